@@ -1,0 +1,50 @@
+# `make run` and `make test` need only Python >= 3.11 and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+JOBS ?= 2
+
+.PHONY: run test test-slow check bench clean
+.DEFAULT_GOAL := run
+
+# The main job: five stable-baselines3 agents on CartPole, alone and federated.
+run: $(VENV)/.run
+	$(BIN)/fedhql run cartpole-n5 --budget 80000 --out runs/cartpole-n5 --resume
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) -m slow
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.run
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhql needs Python >= 3.11; say: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@echo "installing fedhql into $(VENV) (once, a minute or two) ..."
+	$(PIP) --editable '.[sb3,box2d,tensorboard]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	@echo "installing fedhql and what its tests need into $(VENV) (once, a minute or two) ..."
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.check: pyproject.toml | $(BIN)/python
+	@echo "installing fedhql and its checkers into $(VENV) (once, a minute or two) ..."
+	$(PIP) --editable '.[check]'
+	@touch $@ $(VENV)/.test $(VENV)/.run

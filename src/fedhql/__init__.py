@@ -1,0 +1,24 @@
+"""Federated heterogeneous Q-learning: black-box agents that learn from each other's values."""
+
+from importlib.metadata import version
+
+from fedhql.contract import (
+    BlackBoxAgent,
+    Checkpointable,
+    Closable,
+    Diagnosable,
+    Exportable,
+)
+from fedhql.errors import FedHQLError
+
+__version__ = version("fedhql")
+
+__all__ = [
+    "BlackBoxAgent",
+    "Checkpointable",
+    "Closable",
+    "Diagnosable",
+    "Exportable",
+    "FedHQLError",
+    "__version__",
+]

@@ -1,0 +1,81 @@
+"""Agents by name: the kinds that ship with fedhql, and any class as "package.module:Class"."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedhql.agents.settings import Sb3DqnSettings, TabularSettings
+from fedhql.contract import BlackBoxAgent
+from fedhql.environments import Environment
+from fedhql.errors import AgentRefused, MissingExtra, SettingsError
+
+KINDS: Mapping[str, type[BaseModel]] = {"sb3-dqn": Sb3DqnSettings, "tabular": TabularSettings}
+
+
+def settings_class(kind: str) -> type[BaseModel] | None:
+    """What validates this kind's settings; None for a class of the user's own."""
+    if kind in KINDS:
+        return KINDS[kind]
+    if ":" in kind:
+        return None
+    raise SettingsError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}, package.module:Class")
+
+
+def build_agent(
+    kind: str,
+    options: Mapping[str, Any],
+    make_environment: Callable[[], Environment],
+    *,
+    discount: float,
+    budget_env_steps: int,
+    seed: int,
+) -> BlackBoxAgent:
+    """A kind of ours gets an environment; a class of the user's, its settings and a seed."""
+    match kind:
+        case "tabular":
+            from fedhql.agents.tabular import TabularAgent
+
+            return TabularAgent(
+                TabularSettings(**options), make_environment(), discount=discount, seed=seed
+            )
+        case "sb3-dqn":
+            try:
+                from fedhql.agents.sb3 import Sb3DqnAgent
+            except ModuleNotFoundError as error:
+                if (error.name or "").split(".")[0] not in ("torch", "stable_baselines3"):
+                    raise
+                raise MissingExtra.named("sb3", "kind = 'sb3-dqn'") from error
+            return Sb3DqnAgent(
+                Sb3DqnSettings(**options),
+                make_environment(),
+                discount=discount,
+                budget_env_steps=budget_env_steps,
+                seed=seed,
+            )
+    agent: BlackBoxAgent = import_class(kind)(seed=seed, **options)
+    return agent
+
+
+def import_class(path: str) -> Callable[..., Any]:
+    """The class that "package.module:Class" names, looked for in the working directory too."""
+    module_name, _, class_name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `python -m` does; a console script does not
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the user's module exists; what is missing is something it imports
+        raise AgentRefused(
+            f"kind = {path!r}: there is no module {module_name!r} on the Python path or in {here}"
+        ) from error
+    try:
+        found: Callable[..., Any] = getattr(module, class_name)
+    except AttributeError as error:
+        raise AgentRefused(f"kind = {path!r}: {module_name} has no {class_name!r}") from error
+    return found

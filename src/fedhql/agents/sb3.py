@@ -1,0 +1,237 @@
+"""stable-baselines3's DQN, the paper's backbone, as a black box."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.utils import safe_mean
+from torch.nn import functional
+
+from fedhql.agents.exploration import annealed_epsilon
+from fedhql.agents.randomness import PrivateStreams
+from fedhql.agents.settings import Sb3DqnSettings
+from fedhql.contract import Actions, States, Values
+from fedhql.environments import Environment, ReplayableEnvironment
+
+ACTIVATIONS: dict[str, type[torch.nn.Module]] = {
+    "relu": torch.nn.ReLU,
+    "tanh": torch.nn.Tanh,
+    "elu": torch.nn.ELU,
+    "gelu": torch.nn.GELU,
+    "leaky_relu": torch.nn.LeakyReLU,
+    "mish": torch.nn.Mish,
+    "selu": torch.nn.SELU,
+    "sigmoid": torch.nn.Sigmoid,
+    "silu": torch.nn.SiLU,
+    "softplus": torch.nn.Softplus,
+}
+REPLAY_COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+class Sb3DqnAgent:
+    """Satisfies `BlackBoxAgent`, `Checkpointable`, `Exportable` and `Diagnosable`."""
+
+    def __init__(
+        self,
+        settings: Sb3DqnSettings,
+        env: Environment,
+        *,
+        discount: float,
+        budget_env_steps: int,
+        seed: int,
+    ) -> None:
+        self._settings = settings
+        self._anneal_env_steps = settings.exploration_fraction * budget_env_steps
+        self._streams = PrivateStreams(seed)
+        # Outside the Monitor, so that a restored position has its episode statistics too.
+        self._env = ReplayableEnvironment(Monitor(env), seed)
+        with self._streams:
+            self._model = DQN(
+                settings.policy,
+                self._env,
+                learning_rate=settings.learning_rate,
+                buffer_size=settings.buffer_size,
+                learning_starts=settings.learning_starts,
+                batch_size=settings.batch_size,
+                tau=settings.tau,
+                gamma=discount,
+                train_freq=settings.train_freq,
+                gradient_steps=settings.gradient_steps,
+                target_update_interval=settings.target_update_interval,
+                max_grad_norm=settings.max_grad_norm,
+                policy_kwargs={
+                    "net_arch": list(settings.hidden),
+                    "activation_fn": ACTIVATIONS[settings.activation],
+                    "optimizer_class": getattr(torch.optim, settings.optimizer),
+                    "optimizer_kwargs": dict(settings.optimizer_kwargs),
+                },
+                seed=seed,
+                device=settings.device,
+            )
+        # SB3 would restart its ε schedule with every chunk of learning; ours counts all steps.
+        self._model.exploration_schedule = self._epsilon
+        self._model.exploration_rate = self._epsilon(1.0)
+        self._q_net = self._model.q_net
+        self._improver = torch.optim.Adam(
+            self._q_net.parameters(), lr=settings.improvement_learning_rate
+        )
+        self._improved = False  # since self-learning last began
+        self._since_training = 0  # env steps collected towards the next training step
+
+    def self_learn(self, env_steps: int) -> None:
+        """The body of SB3's own `learn`, cut so that it takes exactly `env_steps` steps.
+
+        `learn` only stops between rollouts of `train_freq` steps; here a rollout may be left
+        half-done and finished by the next call, so how steps are chunked changes nothing.
+        """
+        model = self._model
+        assert model.env is not None
+        assert model.replay_buffer is not None
+        if self._improved and self._settings.target_follows_improvement:
+            model.q_net_target.load_state_dict(model.q_net.state_dict())
+        self._improved = False
+        with self._streams:
+            _, callback = model._setup_learn(env_steps, None, reset_num_timesteps=False)
+            while env_steps:
+                chunk = min(env_steps, self._settings.train_freq - self._since_training)
+                model.collect_rollouts(
+                    model.env,
+                    callback,
+                    TrainFreq(chunk, TrainFrequencyUnit.STEP),
+                    model.replay_buffer,
+                    learning_starts=model.learning_starts,
+                )
+                env_steps -= chunk
+                self._since_training = (self._since_training + chunk) % self._settings.train_freq
+                if self._since_training == 0 and model.num_timesteps > model.learning_starts:
+                    model.train(model.gradient_steps, model.batch_size)
+
+    def q_values(self, states: States) -> Values:
+        with torch.no_grad():
+            values: Values = self._q_net(self._as_tensor(states)).cpu().numpy()
+        return values
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        """κ steps of Adam on the mean squared error at the chosen actions, Algorithm 1.b."""
+        states_t = self._as_tensor(states)
+        actions_t = torch.as_tensor(actions, device=self._model.device).reshape(-1, 1)
+        targets_t = torch.as_tensor(targets, device=self._model.device).reshape(-1, 1)
+        for _ in range(self._settings.improvement_steps):
+            loss = functional.mse_loss(self._q_net(states_t).gather(1, actions_t), targets_t)
+            self._improver.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            torch.nn.utils.clip_grad_norm_(
+                self._q_net.parameters(), self._settings.improvement_max_grad_norm
+            )
+            self._improver.step()
+        self._improved = True
+
+    def save(self, directory: Path) -> None:
+        model, replay = self._model, self._model.replay_buffer
+        assert replay is not None
+        torch.save(
+            {
+                "q_net": model.q_net.state_dict(),
+                "q_net_target": model.q_net_target.state_dict(),
+                "optimizer": model.policy.optimizer.state_dict(),
+                "improver": self._improver.state_dict(),
+            },
+            directory / "networks.pt",
+        )
+        used = replay.buffer_size if replay.full else replay.pos
+        columns = {name: getattr(replay, name)[:used] for name in REPLAY_COLUMNS}
+        np.savez(directory / "replay.npz", **columns)
+        np.savez(directory / "streams.npz", **self._streams.state)
+        if model._last_obs is not None:
+            np.save(directory / "last_observation.npy", np.asarray(model._last_obs))
+        position = {
+            "num_timesteps": model.num_timesteps,
+            "n_calls": model._n_calls,
+            "n_updates": model._n_updates,
+            "episode_num": model._episode_num,
+            "since_training": self._since_training,
+            "improved": self._improved,
+            "replay": [replay.pos, replay.full],
+            "action_space": model.action_space.np_random.bit_generator.state,
+            "environment": self._env.position(),
+            "episodes": list(model.ep_info_buffer or []),
+        }
+        (directory / "position.json").write_text(json.dumps(position))
+
+    def restore(self, directory: Path) -> None:
+        model, replay = self._model, self._model.replay_buffer
+        assert replay is not None
+        networks = torch.load(directory / "networks.pt", weights_only=True)
+        model.q_net.load_state_dict(networks["q_net"])
+        model.q_net_target.load_state_dict(networks["q_net_target"])
+        model.policy.optimizer.load_state_dict(networks["optimizer"])
+        self._improver.load_state_dict(networks["improver"])
+        with np.load(directory / "replay.npz") as columns:
+            for name in REPLAY_COLUMNS:
+                column = columns[name]
+                getattr(replay, name)[: len(column)] = column
+        with np.load(directory / "streams.npz") as streams:
+            self._streams.state = dict(streams)
+        position: dict[str, Any] = json.loads((directory / "position.json").read_text())
+        model.num_timesteps = position["num_timesteps"]
+        model._n_calls = position["n_calls"]
+        model._n_updates = position["n_updates"]
+        model._episode_num = position["episode_num"]
+        self._since_training = position["since_training"]
+        self._improved = position["improved"]
+        replay.pos, replay.full = position["replay"]
+        model.action_space.np_random.bit_generator.state = position["action_space"]
+        model.exploration_rate = self._epsilon(1.0)
+        self._env.go_to(position["environment"])
+        if (last_observation := directory / "last_observation.npy").exists():
+            model._last_obs = np.load(last_observation)
+            with self._streams:  # creates what SB3 keeps beside an observation; draws nothing
+                model._setup_learn(0, None, reset_num_timesteps=False)
+            assert model.ep_info_buffer is not None
+            model.ep_info_buffer.extend(position["episodes"])
+
+    def export(self, directory: Path) -> None:
+        """`model.zip`, for stable-baselines3's own `DQN.load`."""
+        # The schedule is ours and would drag this whole agent along.
+        self._model.save(directory / "model.zip", exclude=["exploration_schedule"])
+
+    def diagnostics(self) -> dict[str, float]:
+        """What SB3 itself logs, under its own tags."""
+        model = self._model
+        figures = {
+            "rollout/exploration_rate": model.exploration_rate,
+            "time/total_timesteps": float(model.num_timesteps),
+            "train/learning_rate": self._settings.learning_rate,
+            "train/n_updates": float(model._n_updates),
+        }
+        if model.ep_info_buffer:
+            figures["rollout/ep_rew_mean"] = float(
+                safe_mean([episode["r"] for episode in model.ep_info_buffer])
+            )
+            figures["rollout/ep_len_mean"] = float(
+                safe_mean([episode["l"] for episode in model.ep_info_buffer])
+            )
+        if model._n_updates and "train/loss" in model.logger.name_to_value:
+            figures["train/loss"] = float(model.logger.name_to_value["train/loss"])
+        return figures
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _epsilon(self, _progress_remaining: float) -> float:
+        return annealed_epsilon(
+            self._settings.exploration_final_eps,
+            self._settings.exploration_initial_eps,
+            self._anneal_env_steps,
+            self._model.num_timesteps,
+        )
+
+    def _as_tensor(self, states: States) -> torch.Tensor:
+        tensor, _ = self._model.policy.obs_to_tensor(states)
+        assert isinstance(tensor, torch.Tensor)  # make_environment flattens structured spaces
+        return tensor

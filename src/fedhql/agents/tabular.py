@@ -1,0 +1,99 @@
+"""Watkins Q-learning on a table, as a black box."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
+from fedhql.agents.settings import TabularSettings
+from fedhql.contract import Actions, States, Values
+from fedhql.environments import Environment, ReplayableEnvironment, action_count
+from fedhql.errors import AgentRefused
+
+
+class TabularAgent:
+    """One value per (state, action); satisfies `BlackBoxAgent` and `Checkpointable`."""
+
+    def __init__(
+        self, settings: TabularSettings, env: Environment, *, discount: float, seed: int
+    ) -> None:
+        if not isinstance(env.observation_space, spaces.Discrete):
+            raise AgentRefused(
+                "kind = 'tabular' needs a Discrete observation space; this environment has "
+                f"{env.observation_space}"
+            )
+        self._settings = settings
+        self._discount = discount
+        self._first_state = int(env.observation_space.start)
+        env_seed, rng_seed = np.random.SeedSequence(seed).generate_state(2)
+        self._env = ReplayableEnvironment(env, int(env_seed))
+        self._rng = np.random.default_rng(rng_seed)
+        shape = (int(env.observation_space.n), action_count(env))
+        self._q_SA: NDArray[np.float64] = np.full(shape, settings.initial_value)
+        self._visits_SA = np.zeros(shape, dtype=np.int64)
+        self._state: int | None = None  # None: the next step begins an episode
+
+    def self_learn(self, env_steps: int) -> None:
+        for _ in range(env_steps):
+            if self._state is None:
+                self._state = self._row(self._env.reset()[0])
+            action = self._explore(self._state)
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+            self._learn(self._state, action, float(reward), self._row(observation), terminated)
+            self._state = None if terminated or truncated else self._row(observation)
+
+    def q_values(self, states: States) -> Values:
+        rows = np.asarray(states, dtype=np.int64) - self._first_state
+        return self._q_SA[rows].astype(np.float32)
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        """κ gradient steps of size α̃ on each visited pair's own mean squared error."""
+        rows = np.asarray(states, dtype=np.int64) - self._first_state
+        pairs, pair_of = np.unique(np.stack([rows, actions]), axis=1, return_inverse=True)
+        mean_targets = np.bincount(pair_of, weights=targets) / np.bincount(pair_of)
+        kept = (1 - self._settings.improvement_learning_rate) ** self._settings.improvement_steps
+        at = tuple(pairs)
+        self._q_SA[at] = kept * self._q_SA[at] + (1 - kept) * mean_targets
+
+    def save(self, directory: Path) -> None:
+        np.savez(directory / "table.npz", q_SA=self._q_SA, visits_SA=self._visits_SA)
+        position = {
+            "state": self._state,
+            "rng": self._rng.bit_generator.state,
+            "environment": self._env.position(),
+        }
+        (directory / "position.json").write_text(json.dumps(position))
+
+    def restore(self, directory: Path) -> None:
+        with np.load(directory / "table.npz") as table:
+            self._q_SA, self._visits_SA = table["q_SA"], table["visits_SA"]
+        position = json.loads((directory / "position.json").read_text())
+        self._state = position["state"]
+        self._rng.bit_generator.state = position["rng"]
+        self._env.go_to(position["environment"])
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _row(self, observation: int) -> int:
+        return int(observation) - self._first_state
+
+    def _explore(self, state: int) -> int:
+        settings, q_A = self._settings, self._q_SA[state]
+        match settings.exploration:
+            case "epsilon-greedy":
+                return epsilon_greedy(q_A, settings.epsilon, self._rng)
+            case "boltzmann":
+                return boltzmann(q_A, settings.temperature, self._rng)
+            case "ucb":
+                return count_ucb(q_A, self._visits_SA[state], settings.confidence)
+
+    def _learn(self, state: int, action: int, reward: float, then: int, terminated: bool) -> None:
+        self._visits_SA[state, action] += 1
+        rate = self._settings.learning_rate
+        rate *= float(self._visits_SA[state, action]) ** -self._settings.learning_rate_decay
+        future = 0.0 if terminated else self._discount * self._q_SA[then].max()
+        self._q_SA[state, action] += rate * (reward + future - self._q_SA[state, action])

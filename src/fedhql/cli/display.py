@@ -1,0 +1,93 @@
+"""What a person sees of a run: bars while it works, a table at the end."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fedhql.experiments.cell import Progress as CellProgress
+from fedhql.results.run_directory import Cell
+from fedhql.results.summary import AgentSummary
+
+
+class LiveDisplay:
+    """A bar for every cell with the time left; nothing at all when no one is at a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            # Steps get slower once learning starts: judge by the last minutes, not by all.
+            speed_estimate_period=180,
+        )
+        self._tasks: dict[Cell, TaskID] = {}
+
+    def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
+        for cell in cells:
+            self._tasks[cell] = self._bars.add_task(
+                str(cell), total=budget_env_steps, start=False, note=""
+            )
+
+    def show(self, progress: CellProgress) -> None:
+        task = self._tasks[progress.cell]
+        self._bars.start_task(task)
+        mean_return = progress.mean_return
+        self._bars.update(
+            task,
+            completed=progress.consumed_env_steps,
+            note="" if mean_return is None else f"return {mean_return:6.1f}",
+        )
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+
+def results_table(summary: dict[str, dict[str, AgentSummary]]) -> Table:
+    """Agents down, arms across: the paper's metric, and beside it what it hides."""
+    table = Table(title="return per agent (max mean: best evaluation; recent: last tenth)")
+    table.add_column("agent")
+    for arm in summary:
+        table.add_column(f"{arm}\nmax mean", justify="right")
+        table.add_column(f"{arm}\nrecent", justify="right")
+    names = list(dict.fromkeys(name for agents in summary.values() for name in agents))
+    for name in names:
+        table.add_row(name, *_cells([[arm[name]] for arm in summary.values()]))
+    table.add_section()
+    table.add_row("mean", *_cells([list(arm.values()) for arm in summary.values()]))
+    return table
+
+
+def _cells(arms: Sequence[Sequence[AgentSummary]]) -> list[str]:
+    cells = []
+    for agents in arms:
+        cells.append(f"{fmean(agent.best_mean_return for agent in agents):.1f}")
+        cells.append(f"{fmean(agent.recent_mean_return for agent in agents):.1f}")
+    return cells

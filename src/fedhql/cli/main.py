@@ -1,0 +1,183 @@
+"""`fedhql`: run experiments, list and show presets."""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhql import __version__
+from fedhql.cli.display import LiveDisplay, results_table
+from fedhql.errors import FedHQLError, SettingsError
+from fedhql.experiments.presets import preset_description, preset_names, preset_text
+from fedhql.experiments.processes import WorkerFailed
+from fedhql.experiments.run import run_experiment
+from fedhql.experiments.settings import ExperimentSettings, read_settings, read_settings_file
+from fedhql.results.figures import draw_figures
+from fedhql.results.run_directory import ARMS, RunDirectory
+from fedhql.results.summary import write_summary
+from fedhql.results.tensorboard import require_tensorboard
+
+app = typer.Typer(
+    help="Federated heterogeneous Q-learning: black-box agents learn from each other's values.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        app()
+    except FedHQLError as error:
+        _fail(str(error), 2)
+    except WorkerFailed as error:
+        _fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; go on with --resume", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain, whatever the terminal
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    experiment: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or a TOML file.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ARM",
+            help="independent (agents alone) or fedhql; repeat for several.  [default: both]",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,...", help="One run of every arm per seed.  [default: 0]"),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Interactions per agent, its share of the server's included "
+            "(budget.env_steps_per_agent).",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a setting: federation.exploration=3, agents.2.hidden=[8,8] for agent2, "
+            "agents.learning_starts=1000 for all; repeat for several.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in DIR (or start it); the result is the same, byte for byte.",
+        ),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Arms and seeds run side by side.  [default: the cores]"
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+    ] = False,
+) -> None:
+    """Run an experiment: every arm with every seed, then a table, curves and a summary.
+
+    Everything goes to DIR: settings.toml, manifest.json, evaluations.csv, federation.csv,
+    summary.json, figures/, and each agent's best and last state under agents/.
+    """
+    overrides = [
+        *(settings or []),
+        *([f"budget.env_steps_per_agent={budget}"] if budget is not None else []),
+    ]
+    chosen = _read(experiment, overrides)
+    directory = RunDirectory(out)
+    if tensorboard:
+        require_tensorboard()
+    going_on = resume and directory.is_run()
+    logging.getLogger("fedhql").addHandler(_warnings_to_stderr())
+    console = Console()
+    with LiveDisplay(console) as display:
+        run_experiment(
+            chosen,
+            directory,
+            arms=_arms(arm or ([] if going_on else list(ARMS))),
+            seeds=_seeds(seeds) if seeds else ([] if going_on else [0]),
+            resume=resume,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            tensorboard=tensorboard,
+            command=sys.argv,
+            clock=time.monotonic,
+            display=display,
+        )
+    console.print(results_table(write_summary(directory)))
+    draw_figures(directory, f"{chosen.environment.id}, {len(chosen.agents)} agents")
+    console.print(f"results: {out}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def presets() -> None:
+    """List the experiments that ship with fedhql."""
+    for name in preset_names():
+        typer.echo(f"{name:16} {preset_description(name)}")
+
+
+@app.command()
+def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+    """Print a preset's file: a start for one of your own."""
+    typer.echo(preset_text(preset), nl=False)
+
+
+def _read(experiment: str, overrides: list[str]) -> ExperimentSettings:
+    if experiment.endswith(".toml"):
+        path = Path(experiment)
+        if not path.is_file():
+            raise SettingsError(f"there is no file {experiment}")
+        return read_settings_file(path, overrides)
+    return read_settings(preset_text(experiment), overrides)
+
+
+def _arms(names: list[str]) -> list[str]:
+    if unknown := [name for name in names if name not in ARMS]:
+        raise SettingsError(f"--arm {unknown[0]}: allowed: {', '.join(ARMS)}")
+    return names
+
+
+def _seeds(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise SettingsError(f"--seeds {text}: allowed: whole numbers >= 0 with commas, as in 0,1,2")
+    return [int(part) for part in parts]
+
+
+def _warnings_to_stderr() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("fedhql: warning: %(message)s"))
+    return handler

@@ -1,0 +1,1 @@
+"""Experiments: settings, presets, and running them."""

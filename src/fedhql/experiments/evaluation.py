@@ -1,0 +1,35 @@
+"""Greedy evaluation of a cohort in environments of its own, outside every budget."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.environments import EnvironmentBatch
+from fedhql.federation import Cohort
+
+
+def evaluate(
+    cohort: Cohort,
+    environments: EnvironmentBatch,
+    seeds_NE: NDArray[np.uint32],
+    episode_step_limit: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Each of N agents plays E greedy episodes -> returns (N, E), lengths (N, E).
+
+    All episodes run side by side; an agent is asked about its own only.
+    """
+    N, E = seeds_NE.shape
+    returns, lengths = np.zeros(N * E), np.zeros(N * E, dtype=np.int64)
+    states = environments.reset(seeds_NE.ravel().tolist())
+    for _ in range(episode_step_limit):
+        running = environments.running  # ascending, so that rows stay grouped by agent
+        if len(running) == 0:
+            break
+        owner = running // E
+        q = np.concatenate(cohort.query_each([states[owner == n] for n in range(N)]))
+        # An agent that answers NaN still has to act: those actions come last.
+        greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
+        next_states, rewards, _, ended = environments.step(greedy)
+        returns[running] += rewards
+        lengths[running] += 1
+        states = next_states[~ended]
+    return returns.reshape(N, E), lengths.reshape(N, E)

@@ -1,0 +1,210 @@
+"""What an experiment file may say: one frozen class per section, every range checked."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from fedhql.agents import settings_class
+from fedhql.errors import SettingsError
+from fedhql.experiments.explain import explain
+from fedhql.federation import Rule, fed_ucb, fed_ucb_bernstein
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class EnvironmentSettings(_Section):
+    """The MDP every agent and the server have a copy of."""
+
+    id: str
+    discount: float = Field(0.99, gt=0, le=1)
+    """γ"""
+    options: dict[str, Any] = {}
+    """Keywords for gymnasium.make."""
+
+
+class FederationSettings(_Section):
+    """Algorithm 1.a. Nothing here concerns how an agent learns."""
+
+    rule: Literal["mean-std", "bernstein"] = "mean-std"
+    """How actions are scored from all agents' values."""
+    exploration: float = Field(1.0, ge=0)
+    """λ of mean-std"""
+    bound: float | None = Field(None, gt=0)
+    """b of bernstein: values lie in [0, b]"""
+    confidence: float | None = Field(None, gt=0)
+    """c of bernstein: covered with probability 1 - 3 exp(-c)"""
+    learning_rate: float = Field(0.05, gt=0, le=1)
+    """α_s, of FedTD"""
+    horizon_steps: PositiveInt = 16
+    """H_fed"""
+    query_batch: PositiveInt = 128
+    """B, the server's parallel environments"""
+    self_learning_env_steps: PositiveInt = 5_000
+    """K, between two federation rounds"""
+
+    def action_rule(self) -> Rule:
+        if self.rule == "mean-std":
+            return lambda q: fed_ucb(q, self.exploration)
+        bound, confidence = self.bound, self.confidence
+        assert bound is not None  # _contradiction saw to both
+        assert confidence is not None
+        return lambda q: fed_ucb_bernstein(q, bound, confidence)
+
+
+class BudgetSettings(_Section):
+    """Interactions an agent may consume: its own and its share of the server's."""
+
+    env_steps_per_agent: PositiveInt
+
+
+class EvaluationSettings(_Section):
+    """Greedy episodes after each self-learning phase, outside the budget."""
+
+    episodes: PositiveInt = 10
+    episode_step_limit: PositiveInt = 10_000
+    """For environments with no limit of their own, where a greedy policy may go on for ever."""
+
+
+class AgentSettings(BaseModel):
+    """One agent: its kind, and whatever else its kind understands."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ExperimentSettings(_Section):
+    """A whole experiment."""
+
+    environment: EnvironmentSettings
+    federation: FederationSettings = FederationSettings()
+    budget: BudgetSettings
+    evaluation: EvaluationSettings = EvaluationSettings()
+    agents: tuple[AgentSettings, ...] = Field(min_length=1)
+
+    @property
+    def agent_names(self) -> list[str]:
+        return [f"agent{n}" for n in range(1, len(self.agents) + 1)]
+
+    def as_toml(self) -> str:
+        """With every default written out; reads back as the same settings."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+
+
+def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSettings:
+    """Parse and validate an experiment file, with `section.key=value` overrides on top."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"not a TOML file: {error}") from error
+    for override in overrides:
+        _apply(content, override)
+    try:
+        settings = ExperimentSettings.model_validate(content)
+    except ValidationError as error:
+        raise SettingsError(explain(error, ExperimentSettings)) from error
+    if contradiction := _contradiction(settings.federation):
+        raise SettingsError(contradiction)
+    agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
+    return settings.model_copy(update={"agents": agents})
+
+
+def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentSettings:
+    try:
+        return read_settings(path.read_text(encoding="utf-8"), overrides)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def differing_keys(ours: ExperimentSettings, theirs: ExperimentSettings) -> list[str]:
+    """Which settings differ, as dotted keys with both values."""
+    a, b = _flat(ours.model_dump()), _flat(theirs.model_dump())
+    return [
+        f"{key} is {a.get(key)!r} here and {b.get(key)!r} there"
+        for key in dict.fromkeys([*a, *b])
+        if a.get(key) != b.get(key)
+    ]
+
+
+def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
+    """The agent with its kind's defaults filled in, or an error that names the key."""
+    try:
+        known = settings_class(agent.kind)
+    except SettingsError as error:
+        raise SettingsError(f"agents.{number}.kind: {error}") from error
+    if known is None:
+        return agent
+    try:
+        options = known.model_validate(agent.options)
+    except ValidationError as error:
+        raise SettingsError(explain(error, known, f"agents.{number}.")) from error
+    return AgentSettings(kind=agent.kind, **options.model_dump(mode="json"))
+
+
+def _contradiction(federation: FederationSettings) -> str | None:
+    given = federation.model_fields_set
+    if federation.rule == "bernstein":
+        if missing := [key for key in ("bound", "confidence") if getattr(federation, key) is None]:
+            return f"federation.rule = 'bernstein' needs federation.{missing[0]} > 0"
+        if federation.exploration != 1.0 and "exploration" in given:
+            return "federation.exploration is for rule = 'mean-std'; 'bernstein' has no λ"
+    elif extra := [key for key in ("bound", "confidence") if getattr(federation, key) is not None]:
+        return f"federation.{extra[0]} is for rule = 'bernstein', not 'mean-std'"
+    return None
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    """`federation.exploration=3`; `agents.3.hidden=[8]` for agent3, `agents.hidden=[8]` for all."""
+    key, equals, text = override.partition("=")
+    path = key.strip().split(".")
+    if not equals or len(path) < 2:
+        raise SettingsError(f"--set {override!r}: write section.key=value")
+    value = _toml_value(text.strip())
+    if path[0] == "agents":
+        agents = content.get("agents", [])
+        if path[1].isdigit():
+            if not 1 <= int(path[1]) <= len(agents) or len(path) < 3:
+                raise SettingsError(
+                    f"--set {override!r}: write agents.N.key=value, N from 1 to {len(agents)}"
+                )
+            agents, path = [agents[int(path[1]) - 1]], path[1:]
+        for agent in agents:
+            _put(agent, path[1:], value)
+    else:
+        _put(content, path, value)
+
+
+def _put(table: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise SettingsError(f"--set: {name} is a value, not a section")
+    table[path[-1]] = value
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string, as on any command line
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+            value = {str(n): row for n, row in enumerate(value, start=1)}
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

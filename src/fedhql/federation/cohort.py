@@ -1,0 +1,145 @@
+"""The one seam between the server and its agents, and the cohort that lives in this process."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.contract import Actions, BlackBoxAgent, Closable, States, Values
+from fedhql.errors import AgentRefused
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back from a query: who gave usable values, and who did not, and why.
+
+    A missing answer is an ordinary value here, not an exception.
+    """
+
+    q_NBA: NDArray[np.float32]  # the N agents that answered usably, in cohort order
+    members: tuple[int, ...]  # their indices in the cohort
+    refused: Mapping[int, str]  # index -> reason, for everybody else
+
+
+class Cohort(Protocol):
+    """N agents, wherever they live."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def self_learn(self, env_steps: int) -> None:
+        """Every agent learns by itself for `env_steps` steps."""
+
+    def query(self, states: States) -> Answers:
+        """Ask every agent for its action values at the same states."""
+
+    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
+        """Ask agent n for its action values at states[n] (evaluation); values may be non-finite."""
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        """Broadcast targets; every agent regresses towards them in its own way."""
+
+    def close(self) -> None: ...
+
+
+class InProcessCohort:
+    """Agents as plain objects in this process, called one after the other."""
+
+    def __init__(
+        self,
+        agents: Sequence[BlackBoxAgent],
+        action_count: int,
+        *,
+        names: Sequence[str] | None = None,
+        on_self_learned: Callable[[int], None] = lambda env_steps: None,
+    ) -> None:
+        if not agents:
+            raise AgentRefused("a federation needs at least one agent")
+        self._agents = tuple(agents)
+        self._action_count = action_count
+        self._on_self_learned = on_self_learned  # after each agent, for progress displays
+        self.names = tuple(names or (f"agent{n + 1}" for n in range(len(agents))))
+        for name, agent in zip(self.names, self._agents, strict=True):
+            _require_contract(name, agent)
+
+    def self_learn(self, env_steps: int) -> None:
+        def learn(agent: BlackBoxAgent) -> None:
+            agent.self_learn(env_steps)
+            self._on_self_learned(env_steps)
+
+        self._each(learn)
+
+    def query(self, states: States) -> Answers:
+        return usable_answers(self.query_each([states] * len(self._agents)))
+
+    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
+        answers = []
+        for name, agent, asked in zip(self.names, self._agents, states, strict=True):
+            if len(asked) == 0:  # nobody need expect an empty batch
+                answers.append(np.empty((0, self._action_count), dtype=np.float32))
+                continue
+            with _blaming(name, agent):
+                answer = agent.q_values(asked)
+            answers.append(checked_answer(name, answer, len(asked), self._action_count))
+        return answers
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        self._each(lambda agent: agent.improve(states, actions, targets))
+
+    def close(self) -> None:
+        self._each(lambda agent: agent.close() if isinstance(agent, Closable) else None)
+
+    def _each(self, call: Callable[[BlackBoxAgent], None]) -> None:
+        for name, agent in zip(self.names, self._agents, strict=True):
+            with _blaming(name, agent):
+                call(agent)
+
+
+def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
+    """The answer as float32 (B, A), or an error that names the agent."""
+    try:
+        values = np.asarray(answer, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise AgentRefused(
+            f"{name}: q_values must return an array of numbers of shape {(B, A)}; got "
+            f"{type(answer).__name__} ({error})"
+        ) from error
+    if values.shape != (B, A):
+        raise AgentRefused(
+            f"{name}: q_values must return shape {(B, A)} (states, actions); got {values.shape}"
+        )
+    return values
+
+
+def usable_answers(q: Sequence[Values]) -> Answers:
+    """Leave out of this exchange whoever answered NaN or infinity."""
+    finite = [bool(np.isfinite(values).all()) for values in q]
+    members = tuple(n for n, usable in enumerate(finite) if usable)
+    refused = {n: "NaN or infinity" for n, usable in enumerate(finite) if not usable}
+    empty = np.empty((0, *q[0].shape), dtype=np.float32)
+    return Answers(np.stack([q[n] for n in members]) if members else empty, members, refused)
+
+
+def _require_contract(name: str, agent: object) -> None:
+    missing = [
+        method
+        for method in ("self_learn", "q_values", "improve")
+        if not callable(getattr(agent, method, None))
+    ]
+    if missing:
+        raise AgentRefused(
+            f"{name}: {type(agent).__name__} is no BlackBoxAgent, it lacks {', '.join(missing)}"
+        )
+
+
+@contextmanager
+def _blaming(name: str, agent: object) -> Iterator[None]:
+    """An exception from inside an agent keeps its traceback, and says whose it is."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised inside {name} ({type(agent).__qualname__})")
+        raise

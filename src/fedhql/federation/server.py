@@ -1,0 +1,127 @@
+"""The central server, Algorithm 1.a: one federation round over a cohort of black boxes."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.contract import States, Values
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation.budget import Budget
+from fedhql.federation.cohort import Answers, Cohort
+from fedhql.federation.td import fed_td
+
+log = logging.getLogger(__name__)
+
+Rule = Callable[[Values], Values]  # q (N, B, A) -> scores (B, A): FedUCB with its constants bound
+
+
+class ServerEnvironments(Protocol):
+    """The server's own copies of the MDP. One whose episode has ended takes no more part."""
+
+    def reset(self, seeds: Sequence[int]) -> States:
+        """Start one episode per seed -> states (B, *obs)."""
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[States, Values, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Step those still running -> next states, rewards, terminated, ended (or truncated)."""
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What one federation round looked like, from the server's side; means over its steps."""
+
+    server_env_steps: int
+    spread: float  # population std over agents, at the chosen actions
+    td_error: float  # |r + γ max q̄' - q̄|, what FedTD moves by when α_s is 1
+    loss: float  # agents' squared error to the broadcast targets, before they improve
+    refused_answers: int
+
+
+class FederationServer:
+    """Queries, acts by the inter-agent rule, forms FedTD targets and broadcasts them."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        environments: ServerEnvironments,
+        rule: Rule,
+        *,
+        horizon_steps: int,
+        learning_rate: float,
+        discount: float,
+    ) -> None:
+        self._cohort = cohort
+        self._environments = environments
+        self._rule = rule
+        self._horizon_steps = horizon_steps
+        self._learning_rate = learning_rate
+        self._discount = discount
+        self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
+
+    def federate(self, budget: Budget, seeds: Sequence[int]) -> tuple[Budget, RoundFigures]:
+        """One round: reset an environment per seed, then up to `horizon_steps` server steps.
+
+        Ends early when all environments have, or when the next step would overspend.
+        """
+        spent_before, refused_before = budget.server_env_steps, self.refused.total()
+        sums = np.zeros(3)  # of spread, TD error and loss, over all server transitions
+        states = self._environments.reset(seeds)
+        for _ in range(self._horizon_steps):
+            if not 0 < len(states) <= budget.affordable_server_steps:
+                break
+            budget = budget.after_server_steps(len(states))
+            states, step_sums = self._step(states)
+            sums += step_sums
+        server_env_steps = budget.server_env_steps - spent_before
+        spread, td_error, loss = sums / max(server_env_steps, 1)
+        return budget, RoundFigures(
+            server_env_steps=server_env_steps,
+            spread=float(spread),
+            td_error=float(td_error),
+            loss=float(loss),
+            refused_answers=self.refused.total() - refused_before,
+        )
+
+    def _step(self, states: States) -> tuple[States, NDArray[np.float64]]:
+        """Lines 7 to 13 of Algorithm 1.a, for a batch of states."""
+        q_NBA = self._query(states).q_NBA
+        actions = self._rule(q_NBA).argmax(axis=1)  # ties: the lowest index
+        next_states, rewards, terminated, ended = self._environments.step(actions)
+        next_q_mean = self._query(next_states).q_NBA.mean(axis=0)
+
+        rows = np.arange(len(states))
+        q_selected_NB = q_NBA[:, rows, actions]
+        q_selected = q_selected_NB.mean(axis=0)
+        targets = fed_td(
+            q_selected,
+            rewards,
+            next_q_mean,
+            terminated,
+            learning_rate=self._learning_rate,
+            discount=self._discount,
+        )
+        self._cohort.improve(states, actions, targets)
+        figures_B = (
+            q_selected_NB.std(axis=0),
+            np.abs(targets - q_selected) / self._learning_rate,
+            ((targets - q_selected_NB) ** 2).mean(axis=0),
+        )
+        return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64)
+
+    def _query(self, states: States) -> Answers:
+        answers = self._cohort.query(states)
+        names = self._cohort.names
+        for n, why in answers.refused.items():
+            if names[n] not in self.refused:  # once an agent; the count goes on in `refused`
+                log.warning("%s answered with %s and is left out of such exchanges", names[n], why)
+            self.refused[names[n]] += 1
+        if not answers.members:
+            reasons = ", ".join(f"{names[n]}: {why}" for n, why in answers.refused.items())
+            raise NoUsableAnswers(f"no agent gave an answer that can be used ({reasons})")
+        return answers

@@ -1,0 +1,1 @@
+"""What a run leaves on disk, and what is read off it again. Needs no torch, jax or gymnasium."""

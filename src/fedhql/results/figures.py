@@ -1,0 +1,109 @@
+"""Learning curves as PNG files."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedhql.results.records import EvaluationRow, read_rows
+from fedhql.results.run_directory import RunDirectory
+from fedhql.results.summary import Curve, curves
+
+# Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
+STYLES = {"independent": ("#D55E00", "--"), "fedhql": ("#0072B2", "-")}
+LABELS = {"independent": "independent", "fedhql": "FedHQL"}
+MEASURES: dict[str, Callable[[EvaluationRow], float]] = {
+    "max mean return (the paper's metric)": lambda row: row.best_mean_return,
+    "mean return of each evaluation": lambda row: row.mean_return,
+}
+
+
+def draw_figures(directory: RunDirectory, title: str) -> list[Path]:
+    """Write welfare.png (mean over agents) and agents.png (each agent) from evaluations.csv."""
+    found = curves(read_rows(directory.evaluations, EvaluationRow))
+    if not found:
+        return []
+    directory.figures.mkdir(exist_ok=True)
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
+        return [
+            _save(_welfare(found, title), directory.figures / "welfare.png"),
+            _save(_agents(found, title), directory.figures / "agents.png"),
+        ]
+
+
+def _welfare(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (name, measure) in zip(panels, MEASURES.items(), strict=True):
+        for arm in dict.fromkeys(arm for arm, _ in found):
+            agents = [seeds for (other, _), seeds in found.items() if other == arm]
+            per_seed = list(zip(*agents, strict=True))  # the seed is the unit: average agents first
+            _draw(axes, arm, [_mean_curve(seed, measure) for seed in per_seed])
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("budget consumed per agent (env steps, server's share included)")
+    panels[0].set_ylabel("mean over agents")
+    panels[0].legend(frameon=False)
+    figure.suptitle(title)
+    return figure
+
+
+def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
+    names = list(dict.fromkeys(agent for _, agent in found))
+    columns = min(5, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(2.6 * columns + 1, 2.6 * rows + 0.8), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    measure = MEASURES["max mean return (the paper's metric)"]
+    for axes, name in zip(panels, names, strict=False):
+        for (arm, agent), seeds in found.items():
+            if agent == name:
+                _draw(axes, arm, [_mean_curve([seed], measure) for seed in seeds])
+        axes.set_title(name, fontsize=10)
+        axes.tick_params(axis="x", labelrotation=30)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    panels[0].legend(frameon=False, fontsize=8)
+    figure.supxlabel("budget consumed per agent (env steps, server's share included)", fontsize=10)
+    figure.supylabel("max mean return", fontsize=10)
+    figure.suptitle(title)
+    return figure
+
+
+Points = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def _mean_curve(seed_curves: Sequence[Curve], measure: Callable[[EvaluationRow], float]) -> Points:
+    """Agents of one seed are evaluated together, so their points line up."""
+    x = np.array([row.budget_env_steps for row in seed_curves[0]])
+    y = np.array([[measure(row) for row in curve] for curve in seed_curves])
+    return x, y.mean(axis=0)
+
+
+def _draw(axes: Axes, arm: str, seeds: Sequence[Points]) -> None:
+    """Each seed as a thin line, their mean as a thick one."""
+    colour, style = STYLES[arm]
+    if len(seeds) > 1:
+        for x, y in seeds:
+            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.4)
+    x, y = _mean_over_seeds(seeds)
+    axes.plot(x, y, color=colour, linestyle=style, linewidth=2, label=LABELS[arm])
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+
+
+def _mean_over_seeds(seeds: Sequence[Points]) -> Points:
+    """Seeds are evaluated at slightly different consumption: interpolate where all have data."""
+    grid = np.unique(np.concatenate([x for x, _ in seeds]))
+    first, last = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
+    grid = grid[(grid >= first) & (grid <= last)]
+    return grid, np.mean([np.interp(grid, x, y) for x, y in seeds], axis=0)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    temporary = path.with_suffix(".tmp.png")
+    figure.savefig(temporary, dpi=150)
+    return temporary.replace(path)

@@ -1,0 +1,56 @@
+"""Writing so that a reader, or a run that is killed, never finds half a file."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Fill a new directory that takes the place of `path` only once it is complete on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed here
+    temporary.mkdir()
+    yield temporary
+    for file in temporary.rglob("*"):
+        if file.is_file():
+            _sync(file)
+    _sync(temporary)
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():  # unlike a file, a directory cannot be replaced by one rename
+        path.rename(old)
+    temporary.rename(path)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def locked(directory: Path, *, wait: bool) -> Iterator[None]:
+    """One process at a time, or BlockingIOError; however a process ends, its lock goes too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

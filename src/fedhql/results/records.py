@@ -1,0 +1,95 @@
+"""The rows a run writes, and the append-only CSV files they go to."""
+
+import csv
+import os
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One agent after one self-learning phase."""
+
+    arm: str
+    seed: int
+    agent: str
+    own_env_steps: int
+    budget_env_steps: float  # own + the agent's share of the server's steps
+    mean_return: float
+    best_mean_return: float  # the paper's max mean return: the maximum so far
+
+
+@dataclass(frozen=True)
+class FederationRow:
+    """One federation round, from the server's side."""
+
+    arm: str
+    seed: int
+    round: int
+    own_env_steps: int
+    server_env_steps: int  # so far
+    round_server_env_steps: int
+    spread: float
+    td_error: float
+    loss: float
+    refused_answers: int
+
+
+Row = TypeVar("Row", EvaluationRow, FederationRow)
+
+
+class RecordFile(Generic[Row]):
+    """Rows of one kind, appended; can be cut back to an earlier length when a run resumes."""
+
+    def __init__(self, path: Path, row_type: type[Row], *, length: int | None = None) -> None:
+        """Open at `length` bytes, or as a new file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if length is None:
+            path.write_text(header(row_type))
+        else:
+            os.truncate(path, length)
+        self._file = path.open("a", newline="")
+
+    def append(self, rows: Iterable[Row]) -> None:
+        csv.writer(self._file, lineterminator="\n").writerows(astuple(row) for row in rows)
+        self._file.flush()
+
+    def length(self) -> int:
+        """Bytes written so far, and safely on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def header(row_type: type[Any]) -> str:
+    return ",".join(field.name for field in fields(row_type)) + "\n"
+
+
+def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
+    types = {
+        field.name: {"int": int, "float": float, "str": str}[_name(field.type)]
+        for field in fields(row_type)
+    }
+    with path.open(newline="") as file:
+        return [
+            row_type(**{name: types[name](text) for name, text in row.items()})
+            for row in csv.DictReader(file)
+        ]
+
+
+def _name(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else str(annotation.__name__)

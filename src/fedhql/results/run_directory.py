@@ -1,0 +1,136 @@
+"""Where a run's files are, who may write them, and what they were made from.
+
+settings.toml  manifest.json  evaluations.csv  federation.csv  summary.json  figures/
+agents/ARM/seedK/agentN/{best,last}/    what is kept of each agent
+cells/ARM/seedK/                        one (arm, seed): its rows, its checkpoint, its result
+tensorboard/ARM/seedK/{server,agentN}/  with --tensorboard
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedhql.errors import RunDirectoryError
+from fedhql.results.files import locked, write_atomically
+from fedhql.results.records import EvaluationRow, FederationRow, header
+
+ARMS = ("independent", "fedhql")
+PACKAGES = ("fedhql", "gymnasium", "numpy", "stable-baselines3", "torch", "jax", "box2d")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One arm with one seed: the unit that runs, is checkpointed and resumes by itself."""
+
+    arm: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.arm}/seed{self.seed}"
+
+
+class RunDirectory:
+    """The paths of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "settings.toml"
+        self.manifest = path / "manifest.json"
+        self.evaluations = path / "evaluations.csv"
+        self.federation = path / "federation.csv"
+        self.summary = path / "summary.json"
+        self.figures = path / "figures"
+
+    def cell(self, cell: Cell) -> Path:
+        return self.path / "cells" / str(cell)
+
+    def result(self, cell: Cell) -> Path:
+        """Written last: a cell that has it is finished."""
+        return self.cell(cell) / "result.json"
+
+    def agent(self, cell: Cell, agent: str) -> Path:
+        return self.path / "agents" / str(cell) / agent
+
+    def tensorboard(self, cell: Cell) -> Path:
+        return self.path / "tensorboard" / str(cell)
+
+    def is_run(self) -> bool:
+        return self.manifest.exists()
+
+    def require_unused(self) -> None:
+        if self.is_run():
+            raise RunDirectoryError(
+                f"{self.path} already holds a run: go on with it with --resume, "
+                "or choose another --out"
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self._foreign())):
+            raise RunDirectoryError(f"{self.path} is not empty and holds no run of fedhql")
+
+    def _foreign(self) -> Iterator[Path]:
+        """What a run killed before its manifest was written would not have left behind."""
+        ours = {self.settings.name, ".lock"}
+        return (p for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp")
+
+    def cells(self) -> list[Cell]:
+        """All cells that have begun, in the order of the merged files."""
+        found = [
+            Cell(path.parent.name, int(path.name.removeprefix("seed")))
+            for path in (self.path / "cells").glob("*/seed*")
+        ]
+        return sorted(found, key=lambda cell: (ARMS.index(cell.arm), cell.seed))
+
+    def merge_records(self) -> None:
+        """The cells' rows, in one file for each kind."""
+        for merged, row_type in (
+            (self.evaluations, EvaluationRow),
+            (self.federation, FederationRow),
+        ):
+            parts = (self.cell(cell) / merged.name for cell in self.cells())
+            rows = (part.read_text().partition("\n")[2] for part in parts if part.exists())
+            write_atomically(merged, header(row_type) + "".join(map(_whole_lines, rows)))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        try:
+            with locked(self.path, wait=False):
+                yield
+        except BlockingIOError as error:
+            raise RunDirectoryError(f"{self.path} is in use by another fedhql run") from error
+
+    def read_manifest(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.manifest.read_text())
+        return content
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
+
+
+def new_manifest(arms: Iterable[str], seeds: Iterable[int]) -> dict[str, Any]:
+    return {
+        "arms": sorted(set(arms), key=ARMS.index),
+        "seeds": sorted(set(seeds)),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "sessions": [],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _whole_lines(text: str) -> str:
+    """Without a last line that is still being written."""
+    return text[: text.rfind("\n") + 1]

@@ -1,0 +1,4 @@
+def test_import() -> None:
+    import fedhql
+
+    assert fedhql.__version__
