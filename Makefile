@@ -13,10 +13,10 @@ run: $(VENV)/.run
 	$(BIN)/fedhql run cartpole-n5 --budget 80000 --out runs/cartpole-n5 --resume
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

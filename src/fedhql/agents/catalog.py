@@ -1,6 +1,7 @@
 """Agents by name: the kinds that ship with fedhql, and any class as "package.module:Class"."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,7 +57,14 @@ def build_agent(
                 budget_env_steps=budget_env_steps,
                 seed=seed,
             )
-    agent: BlackBoxAgent = import_class(kind)(seed=seed, **options)
+    users_class = import_class(kind)
+    try:
+        inspect.signature(users_class).bind(seed=seed, **options)
+    except TypeError as error:
+        raise AgentRefused(
+            f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
+        ) from error
+    agent: BlackBoxAgent = users_class(seed=seed, **options)
     return agent
 
 

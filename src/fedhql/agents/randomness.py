@@ -49,7 +49,7 @@ def global_state() -> dict[str, NDArray[Any]]:
     version, words, gauss = random.getstate()
     # The legacy generator keeps the second of each pair of normals it draws.
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
-    state = {
+    state: dict[str, NDArray[Any]] = {
         "python": np.array([version, *words], dtype=np.int64),
         "python_gauss": np.array([] if gauss is None else [gauss], dtype=np.float64),
         "numpy": np.array(keys, dtype=np.uint32),

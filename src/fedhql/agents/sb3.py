@@ -145,8 +145,8 @@ class Sb3DqnAgent:
         )
         used = replay.buffer_size if replay.full else replay.pos
         columns = {name: getattr(replay, name)[:used] for name in REPLAY_COLUMNS}
-        np.savez(directory / "replay.npz", **columns)
-        np.savez(directory / "streams.npz", **self._streams.state)
+        np.savez(directory / "replay.npz", allow_pickle=False, **columns)
+        np.savez(directory / "streams.npz", allow_pickle=False, **self._streams.state)
         if model._last_obs is not None:
             np.save(directory / "last_observation.npy", np.asarray(model._last_obs))
         position = {

@@ -88,6 +88,6 @@ def results_table(summary: dict[str, dict[str, AgentSummary]]) -> Table:
 def _cells(arms: Sequence[Sequence[AgentSummary]]) -> list[str]:
     cells = []
     for agents in arms:
-        cells.append(f"{fmean(agent.best_mean_return for agent in agents):.1f}")
-        cells.append(f"{fmean(agent.recent_mean_return for agent in agents):.1f}")
+        cells.append(f"{fmean(agent.best_mean_return for agent in agents):.4g}")
+        cells.append(f"{fmean(agent.recent_mean_return for agent in agents):.4g}")
     return cells

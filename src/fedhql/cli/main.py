@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -39,11 +39,9 @@ def main() -> None:
         _fail(str(error), 2)
     except WorkerFailed as error:
         _fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; go on with --resume", 130)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain, whatever the terminal
     sys.exit(code)
 
@@ -124,19 +122,22 @@ def run(
     going_on = resume and directory.is_run()
     logging.getLogger("fedhql").addHandler(_warnings_to_stderr())
     console = Console()
-    with LiveDisplay(console) as display:
-        run_experiment(
-            chosen,
-            directory,
-            arms=_arms(arm or ([] if going_on else list(ARMS))),
-            seeds=_seeds(seeds) if seeds else ([] if going_on else [0]),
-            resume=resume,
-            jobs=jobs or len(os.sched_getaffinity(0)),
-            tensorboard=tensorboard,
-            command=sys.argv,
-            clock=time.monotonic,
-            display=display,
-        )
+    try:
+        with LiveDisplay(console) as display:
+            run_experiment(
+                chosen,
+                directory,
+                arms=_arms(arm or ([] if going_on else list(ARMS))),
+                seeds=_seeds(seeds) if seeds else ([] if going_on else [0]),
+                resume=resume,
+                jobs=jobs or _cores(),
+                tensorboard=tensorboard,
+                command=sys.argv,
+                clock=time.monotonic,
+                display=display,
+            )
+    except KeyboardInterrupt:  # here, because typer would only say "Aborted"
+        _fail("interrupted; go on with --resume", 130)
     console.print(results_table(write_summary(directory)))
     draw_figures(directory, f"{chosen.environment.id}, {len(chosen.agents)} agents")
     console.print(f"results: {out}", soft_wrap=True, highlight=False)
@@ -175,6 +176,13 @@ def _seeds(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise SettingsError(f"--seeds {text}: allowed: whole numbers >= 0 with commas, as in 0,1,2")
     return [int(part) for part in parts]
+
+
+def _cores() -> int:
+    """Those this process may use, where the system tells (macOS does not)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _warnings_to_stderr() -> logging.Handler:

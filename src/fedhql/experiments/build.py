@@ -24,7 +24,8 @@ class Stream(IntEnum):
 
 
 def seeds_for(seed: int, stream: Stream, *numbers: int, count: int) -> NDArray[np.uint32]:
-    return np.random.SeedSequence(seed, spawn_key=(stream, *numbers)).generate_state(count)
+    sequence = np.random.SeedSequence(seed, spawn_key=(stream, *numbers))
+    return sequence.generate_state(count).astype(np.uint32)
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:

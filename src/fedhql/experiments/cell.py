@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,11 @@ def finish_cell(
 ) -> None:
     """Run a cell, from its last checkpoint if it has one, until its budget is spent."""
     # A worker that outlived its killed parent by a moment may still hold the lock: wait.
-    with locked(directory.cell(cell), wait=True):
-        run = _CellRun(settings, cell, directory, report, clock, tensorboard)
-        try:
-            run.restore()
-            run.until_budget_is_spent()
-        finally:
-            run.close()
+    with (
+        locked(directory.cell(cell), wait=True),
+        closing(_CellRun(settings, cell, directory, report, clock, tensorboard)) as run,
+    ):
+        run.until_budget_is_spent()
 
 
 class _CellRun:
@@ -84,8 +83,9 @@ class _CellRun:
         self._began = clock()
         self._learned_in_phase = 0
         self._mean_return: float | None = None
+        self._restore()
 
-    def restore(self) -> None:
+    def _restore(self) -> None:
         """Go back to the last checkpoint, or to the start; open the records at that point."""
         checkpoint = self._checkpoints.latest()
         state: dict[str, Any] | None = None
@@ -126,6 +126,8 @@ class _CellRun:
         self._cohort.close()
         self._evaluation_environments.close()
         self._board.close()
+        self._evaluations.close()
+        self._federation.close()
 
     def _self_learn(self, env_steps: int) -> None:
         self._learned_in_phase = 0
@@ -183,6 +185,8 @@ class _CellRun:
             count=self._settings.federation.query_batch,
         )
         self._budget, figures = server.federate(self._budget, seeds.tolist())
+        if figures.server_env_steps == 0:
+            return  # what is left of the budget does not pay for one server step
         row = FederationRow(
             arm=self._cell.arm,
             seed=self._cell.seed,
@@ -241,6 +245,3 @@ class _CellRun:
 def _in_new_directory(directory: Path, save: Callable[[Path], None]) -> None:
     directory.mkdir()
     save(directory)
-
-
-__all__: Sequence[str] = ["Progress", "finish_cell"]

@@ -46,7 +46,7 @@ def run_experiment(
         manifest = _open(directory, settings, arms, seeds)
         cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
         left = [cell for cell in cells if not directory.result(cell).exists()]
-        session = {
+        session: dict[str, Any] = {
             "command": list(command),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -89,7 +89,7 @@ class ExperimentSettings(_Section):
     federation: FederationSettings = FederationSettings()
     budget: BudgetSettings
     evaluation: EvaluationSettings = EvaluationSettings()
-    agents: tuple[AgentSettings, ...] = Field(min_length=1)
+    agents: tuple[AgentSettings, ...] = ()
 
     @property
     def agent_names(self) -> list[str]:
@@ -97,7 +97,7 @@ class ExperimentSettings(_Section):
 
     def as_toml(self) -> str:
         """With every default written out; reads back as the same settings."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
 def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSettings:
@@ -112,6 +112,8 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
         settings = ExperimentSettings.model_validate(content)
     except ValidationError as error:
         raise SettingsError(explain(error, ExperimentSettings)) from error
+    if not settings.agents:
+        raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
     if contradiction := _contradiction(settings.federation):
         raise SettingsError(contradiction)
     agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
@@ -131,7 +133,7 @@ def differing_keys(ours: ExperimentSettings, theirs: ExperimentSettings) -> list
     return [
         f"{key} is {a.get(key)!r} here and {b.get(key)!r} there"
         for key in dict.fromkeys([*a, *b])
-        if a.get(key) != b.get(key)
+        if repr(a.get(key)) != repr(b.get(key))  # a user's NaN equals itself here
     ]
 
 

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from fedhql.results.records import EvaluationRow, read_rows
@@ -17,6 +18,7 @@ from fedhql.results.summary import Curve, curves
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
 STYLES = {"independent": ("#D55E00", "--"), "fedhql": ("#0072B2", "-")}
 LABELS = {"independent": "independent", "fedhql": "FedHQL"}
+X_LABEL = "budget consumed per agent (env steps, server's share included)"
 MEASURES: dict[str, Callable[[EvaluationRow], float]] = {
     "max mean return (the paper's metric)": lambda row: row.best_mean_return,
     "mean return of each evaluation": lambda row: row.mean_return,
@@ -45,7 +47,7 @@ def _welfare(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
             per_seed = list(zip(*agents, strict=True))  # the seed is the unit: average agents first
             _draw(axes, arm, [_mean_curve(seed, measure) for seed in per_seed])
         axes.set_title(name, fontsize=10)
-        axes.set_xlabel("budget consumed per agent (env steps, server's share included)")
+    figure.supxlabel(X_LABEL, fontsize=10)
     panels[0].set_ylabel("mean over agents")
     panels[0].legend(frameon=False)
     figure.suptitle(title)
@@ -64,11 +66,10 @@ def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
             if agent == name:
                 _draw(axes, arm, [_mean_curve([seed], measure) for seed in seeds])
         axes.set_title(name, fontsize=10)
-        axes.tick_params(axis="x", labelrotation=30)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     panels[0].legend(frameon=False, fontsize=8)
-    figure.supxlabel("budget consumed per agent (env steps, server's share included)", fontsize=10)
+    figure.supxlabel(X_LABEL, fontsize=10)
     figure.supylabel("max mean return", fontsize=10)
     figure.suptitle(title)
     return figure
@@ -92,7 +93,7 @@ def _draw(axes: Axes, arm: str, seeds: Sequence[Points]) -> None:
             axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.4)
     x, y = _mean_over_seeds(seeds)
     axes.plot(x, y, color=colour, linestyle=style, linewidth=2, label=LABELS[arm])
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _mean_over_seeds(seeds: Sequence[Points]) -> Points:

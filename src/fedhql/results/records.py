@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,7 @@ class RecordFile(Generic[Row]):
         os.fsync(self._file.fileno())
         return self._file.tell()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

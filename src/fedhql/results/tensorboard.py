@@ -1,7 +1,7 @@
 """A run as TensorBoard event files, one directory per agent, under stable-baselines3's tags."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ from fedhql.errors import MissingExtra
 
 
 def require_tensorboard() -> None:
-    if find_spec("tensorboard") is None:
-        raise MissingExtra.named("tensorboard", "--tensorboard")
+    try:
+        import_module("tensorboard")
+    except ModuleNotFoundError as error:
+        raise MissingExtra.named("tensorboard", "--tensorboard") from error
 
 
 class TensorBoard:

@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from fedhql.agents.exploration import annealed_epsilon, boltzmann, count_ucb, epsilon_greedy
+
+Q = np.array([1.0, 3.0, 2.0])
+
+
+def frequencies(actions: list[int]) -> np.ndarray:
+    return np.bincount(actions, minlength=3) / len(actions)
+
+
+def test_epsilon_greedy() -> None:
+    rng = np.random.default_rng(0)
+    assert {epsilon_greedy(Q, 0.0, rng) for _ in range(100)} == {1}
+    drawn = frequencies([epsilon_greedy(Q, 0.3, rng) for _ in range(20_000)])
+    # 6 standard errors of a proportion over 20,000 draws are at most 0.021.
+    np.testing.assert_allclose(drawn, [0.1, 0.8, 0.1], atol=0.021)
+    assert {epsilon_greedy(np.zeros(3), 0.0, rng) for _ in range(100)} == {0, 1, 2}
+
+
+def test_boltzmann() -> None:
+    rng = np.random.default_rng(0)
+    drawn = frequencies([boltzmann(Q, 2.0, rng) for _ in range(20_000)])
+    weights = np.exp(Q / 2)
+    np.testing.assert_allclose(drawn, weights / weights.sum(), atol=0.021)
+    assert boltzmann(1e6 * Q, 1e-3, rng) == 1  # no overflow
+
+
+def test_count_ucb_by_hand() -> None:
+    assert count_ucb(Q, np.array([5, 5, 0]), 1.0) == 2  # untried first
+    # log 12 = 2.485: bonuses sqrt(2.485 / (1, 10, 1)) = 1.576, 0.498, 1.576
+    assert count_ucb(Q, np.array([1, 10, 1]), 1.0) == 2  # 2.58, 3.50, 3.58
+    assert count_ucb(Q, np.array([1, 10, 1]), 0.5) == 1  # 1.79, 3.25, 2.79
+
+
+@pytest.mark.parametrize(("step", "epsilon"), [(0, 1.0), (50, 0.55), (100, 0.1), (1000, 0.1)])
+def test_annealing(step: int, epsilon: float) -> None:
+    assert annealed_epsilon(0.1, 1.0, 100, step) == pytest.approx(epsilon)
+
+
+def test_constant_epsilon() -> None:
+    assert annealed_epsilon(0.1, 1.0, 0, 0) == 0.1

@@ -1,0 +1,201 @@
+"""stable-baselines3's DQN behind the contract: exact steps, private streams, bitwise resume."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DQN
+
+from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
+from fedhql.agents.sb3 import Sb3DqnAgent
+from fedhql.agents.settings import Sb3DqnSettings
+from fedhql.environments import make_environment
+
+STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def agent(seed: int = 0, env_id: str = "CartPole-v1", **settings: Any) -> Sb3DqnAgent:
+    quick = {"learning_starts": 50, "buffer_size": 5_000, "target_update_interval": 100}
+    return Sb3DqnAgent(
+        Sb3DqnSettings(**(quick | {"hidden": (16,)} | settings)),
+        make_environment(env_id),
+        discount=0.99,
+        budget_env_steps=10_000,
+        seed=seed,
+    )
+
+
+def test_is_a_black_box() -> None:
+    for protocol in (BlackBoxAgent, Checkpointable, Exportable, Diagnosable):
+        assert isinstance(agent(), protocol)
+
+
+def test_takes_exactly_the_steps_asked_for_and_chunks_do_not_matter() -> None:
+    whole, chunked = agent(), agent()
+    whole.self_learn(403)
+    for env_steps in (1, 2, 150, 250):
+        chunked.self_learn(env_steps)
+    assert whole.diagnostics()["time/total_timesteps"] == 403
+    assert whole.diagnostics() == chunked.diagnostics()
+    np.testing.assert_array_equal(whole.q_values(STATES), chunked.q_values(STATES))
+
+
+def test_learns_as_stable_baselines3_itself_does() -> None:
+    """Same seed, same environment seeds: the same network as DQN.learn in one go."""
+    ours = agent(seed=7, exploration_final_eps=0.1, learning_rate=1e-3)
+    ours.self_learn(400)
+
+    from stable_baselines3.common.monitor import Monitor
+
+    from fedhql.environments import ReplayableEnvironment
+
+    env = ReplayableEnvironment(Monitor(make_environment("CartPole-v1")), 7)
+    theirs = DQN(
+        "MlpPolicy",
+        env,
+        learning_rate=1e-3,
+        buffer_size=5_000,
+        learning_starts=50,
+        target_update_interval=100,
+        exploration_initial_eps=0.1,
+        exploration_final_eps=0.1,
+        policy_kwargs={"net_arch": [16]},
+        seed=7,
+        device="cpu",
+    )
+    theirs.learn(400)
+    with torch.no_grad():
+        expected = theirs.q_net(torch.as_tensor(STATES)).numpy()
+    np.testing.assert_array_equal(ours.q_values(STATES), expected)
+
+
+def test_agents_in_one_process_equal_agents_in_processes_of_their_own() -> None:
+    together = [agent(seed=1), agent(seed=2, activation="tanh")]
+    for _ in range(3):
+        for one in together:
+            one.self_learn(70)
+    script = (
+        "import sys; sys.path.insert(0, '.'); import torch; torch.set_num_threads(1)\n"
+        "from tests.agents.test_sb3 import STATES, agent\n"
+        "import numpy as np\n"
+        "one = agent(seed=2, activation='tanh'); one.self_learn(210)\n"
+        "sys.stdout.buffer.write(one.q_values(STATES).tobytes())"
+    )
+    alone = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert alone == together[1].q_values(STATES).tobytes()
+
+
+def test_leaves_the_global_generators_alone() -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+
+    def seed_all() -> None:
+        random.seed(3)
+        np.random.seed(3)  # noqa: NPY002
+        torch.manual_seed(3)
+
+    seed_all()
+    expected = draws()
+    seed_all()
+    agent().self_learn(100)
+    assert draws() == expected
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
+def test_saved_and_restored_goes_on_bit_for_bit(env_id: str, tmp_path: Path) -> None:
+    original, restored = agent(1, env_id), agent(2, env_id)
+    states = np.stack([original._env.observation_space.sample() for _ in range(32)])
+    actions, targets = np.arange(32) % 2, np.linspace(0, 1, 32, dtype=np.float32)
+    original.self_learn(151)
+    original.improve(states, actions, targets)
+    original.save(tmp_path)
+    restored.restore(tmp_path)
+    for one in (original, restored):
+        one.self_learn(333)
+        one.improve(states, actions, targets)
+    np.testing.assert_array_equal(restored.q_values(states), original.q_values(states))
+    assert restored.diagnostics() == original.diagnostics()
+
+
+def test_restores_a_full_replay_buffer(tmp_path: Path) -> None:
+    original, restored = agent(1, buffer_size=100), agent(2, buffer_size=100)
+    original.self_learn(250)
+    original.save(tmp_path)
+    restored.restore(tmp_path)
+    original.self_learn(60)
+    restored.self_learn(60)
+    np.testing.assert_array_equal(restored.q_values(STATES), original.q_values(STATES))
+
+
+def test_improvement_regresses_at_the_chosen_actions() -> None:
+    learner = agent(improvement_steps=500, improvement_learning_rate=1e-2)
+    actions = np.arange(len(STATES)) % 2
+    targets = np.where(actions == 0, 2.0, -1.0).astype(np.float32)
+    before = learner.q_values(STATES)
+    learner.improve(STATES, actions, targets)
+    after = learner.q_values(STATES)
+    rows = np.arange(len(STATES))
+    assert np.abs(after[rows, actions] - targets).mean() < 0.1
+    assert np.abs(before[rows, actions] - targets).mean() > 0.5
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_target_network_follows_improvement_if_asked(follows: bool) -> None:
+    learner = agent(target_follows_improvement=follows, learning_starts=1000)
+    learner.improve(STATES, np.zeros(64, dtype=np.int64), np.ones(64, dtype=np.float32))
+    learner.self_learn(1)
+    with torch.no_grad():
+        target = learner._model.q_net_target(torch.as_tensor(STATES)).numpy()
+    assert np.array_equal(target, learner.q_values(STATES)) is follows
+
+
+def test_epsilon_constant_or_annealed_over_the_budget() -> None:
+    constant = agent(exploration_final_eps=0.07)
+    annealed = agent(exploration_final_eps=0.1, exploration_fraction=0.1)  # of 10,000 steps
+    for env_steps in (250, 250):  # SB3's own schedule would start again with the second chunk
+        constant.self_learn(env_steps)
+        annealed.self_learn(env_steps)
+    assert constant.diagnostics()["rollout/exploration_rate"] == 0.07
+    assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.55)
+    annealed.self_learn(600)
+    assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.1)
+
+
+def test_any_network_activation_and_optimiser() -> None:
+    learner = agent(
+        hidden=(8, 8, 8),
+        activation="silu",
+        optimizer="SGD",
+        optimizer_kwargs={"momentum": 0.9},
+    )
+    layers = [type(layer).__name__ for layer in learner._q_net.q_net]
+    assert layers == ["Linear", "SiLU"] * 3 + ["Linear"]
+    optimizer = learner._model.policy.optimizer
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert optimizer.defaults["momentum"] == 0.9
+    assert isinstance(learner._improver, torch.optim.Adam)
+
+
+def test_discrete_observations() -> None:
+    learner = agent(env_id="FrozenLake-v1")
+    learner.self_learn(100)
+    assert learner.q_values(np.arange(16)).shape == (16, 4)
+
+
+def test_exported_model_is_stable_baselines3s_own(tmp_path: Path) -> None:
+    learner = agent()
+    learner.self_learn(100)
+    learner.export(tmp_path)
+    loaded = DQN.load(tmp_path / "model.zip", device="cpu")
+    greedy, _ = loaded.predict(STATES, deterministic=True)
+    np.testing.assert_array_equal(greedy, learner.q_values(STATES).argmax(axis=1))

@@ -1,0 +1,79 @@
+"""The command line as a user runs it: a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+FEDHQL = Path(sys.executable).with_name("fedhql")
+
+TABULAR = """
+[environment]
+id = "FrozenLake-v1"
+discount = 0.95
+[federation]
+query_batch = 8
+self_learning_env_steps = 300
+[budget]
+env_steps_per_agent = {budget}
+[evaluation]
+episodes = 3
+[[agents]]
+kind = "tabular"
+[[agents]]
+kind = "tabular"
+exploration = "boltzmann"
+temperature = 0.1
+[[agents]]
+kind = "tabular"
+exploration = "ucb"
+"""
+
+SB3 = """
+[environment]
+id = "{env_id}"
+discount = 0.99
+[federation]
+query_batch = 16
+horizon_steps = 4
+self_learning_env_steps = 200
+[budget]
+env_steps_per_agent = {budget}
+[evaluation]
+episodes = 2
+[[agents]]
+kind = "sb3-dqn"
+hidden = [16]
+learning_starts = 100
+learning_rate = 0.005
+improvement_steps = 8
+[[agents]]
+kind = "sb3-dqn"
+hidden = [8, 8]
+activation = "tanh"
+learning_starts = 100
+learning_rate = 0.01
+improvement_steps = 8
+[[agents]]
+kind = "sb3-dqn"
+hidden = [4]
+learning_starts = 100
+improvement_steps = 8
+"""
+
+
+def fedhql(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FEDHQL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def succeed(*arguments: object, cwd: Path | None = None) -> str:
+    done = fedhql(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_file(directory: Path, text: str) -> Path:
+    path = directory / "experiment.toml"
+    path.write_text(text)
+    return path

@@ -1,0 +1,194 @@
+"""A user's mistake: exit code 2, one line on stderr, no traceback, and nothing left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import SB3, TABULAR, fedhql, succeed, write_file
+
+AGENT = """
+import numpy as np
+
+class Agent:
+    def __init__(self, seed, answer, after=0):
+        self.answer, self.after, self.learned = answer, after, 0
+    def self_learn(self, env_steps):
+        self.learned += env_steps
+    def q_values(self, states):
+        if self.learned < self.after:
+            return np.zeros((len(states), 4))
+        return np.full((len(states), *self.answer[1:]), self.answer[0])
+    def improve(self, states, actions, targets):
+        pass
+"""
+
+
+def refused(*arguments: object, cwd: Path) -> str:
+    done = fedhql(*arguments, cwd=cwd)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("fedhql: error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def with_agents(directory: Path, *answers: str) -> Path:
+    """FrozenLake with one agent per answer: [value, width of the answer]."""
+    (directory / "my_agents.py").write_text(AGENT)
+    text = TABULAR.format(budget=900).partition("[[agents]]")[0]
+    for answer in answers:
+        text += f'[[agents]]\nkind = "my_agents:Agent"\n{answer}\n'
+    return write_file(directory, text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are cartpole-n10, cartpole-n5"),
+        (["none.toml"], "there is no file none.toml"),
+        (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
+        (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),
+        (["cartpole-n5", "--set", "agents.1.hiden=[8]"], "agents.1.hiden: unknown key"),
+        (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
+        (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
+        (["cartpole-n5", "--arm", "both"], "--arm both: allowed: independent, fedhql"),
+        (["cartpole-n5", "--set", "environment.id=Pendulum-v1"], "Discrete"),
+        (["cartpole-n5", "--set", "environment.id=CartPole-v7"], "CartPole-v7"),
+        (["cartpole-n5", "--set", "agents.3.kind=no_module:Class"], "agent3: kind = 'no_module"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert message in refused("run", *arguments, "--out", "run", cwd=tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_preset_to_show(tmp_path: Path) -> None:
+    assert "unknown preset 'nope'" in refused("show", "nope", cwd=tmp_path)
+
+
+def test_no_agents(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900).partition("[[agents]]")[0])
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    assert "at least one [[agents]]" in message
+    assert str(file) in message
+
+
+def test_wrong_shape_names_agent_expected_and_got(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = [0, 4]", "answer = [0, 3]")
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    assert "agent2" in message
+    assert "(2, 4)" in message
+    assert "(2, 3)" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_that_is_no_agent(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900) + '[[agents]]\nkind = "no_agent:Thing"')
+    (tmp_path / "no_agent.py").write_text("class Thing:\n    def __init__(self, seed): pass\n")
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    assert "agent4: Thing is no BlackBoxAgent, it lacks self_learn" in message
+
+
+def test_settings_the_users_class_does_not_take(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, 'answer = [0, 4]\ncolour = "red"')
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    assert "agent1" in message
+    assert "colour" in message
+
+
+def test_a_defect_in_a_users_agent_keeps_its_traceback(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = 5")
+    done = fedhql("run", file, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "my_agents.py" in done.stderr
+    assert "raised inside agent1" in done.stderr
+
+
+def test_an_output_directory_that_holds_something_else(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=300))
+    succeed("run", file, "--out", "run", cwd=tmp_path)
+    before = (tmp_path / "run" / "evaluations.csv").read_bytes()
+    assert "--resume" in refused("run", file, "--out", "run", cwd=tmp_path)
+    other = ("run", file, "--out", "run", "--resume", "--set", "federation.exploration=3")
+    message = refused(*other, cwd=tmp_path)
+    assert "federation.exploration is 3.0 here and 1.0 there" in message
+    assert (tmp_path / "run" / "evaluations.csv").read_bytes() == before
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    assert "holds no run" in refused("run", file, "--out", "photos", cwd=tmp_path)
+    assert "holds no run" in refused("run", file, "--out", "photos", "--resume", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("stable_baselines3", [], "sb3"),
+        ("torch", [], "sb3"),
+        ("tensorboard", ["--tensorboard"], "tensorboard"),
+        ("Box2D", ["--set", "environment.id=LunarLander-v3"], "box2d"),
+    ],
+)
+def test_a_missing_extra_prints_the_install_command(
+    missing: str, arguments: list[str], extra: str, tmp_path: Path
+) -> None:
+    """A package is hidden by a meta-path hook that every Python process of the test loads."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {missing!r}:\n"
+        f"            raise ModuleNotFoundError(f'No module named {missing}', name={missing!r})\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    file = write_file(tmp_path, SB3.format(env_id="CartPole-v1", budget=300))
+    done = subprocess.run(
+        [sys.executable, "-m", "fedhql", "run", file, "--out", tmp_path / "run", *arguments],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"pip install 'fedhql[{extra}]'" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_bad_agent_is_left_out_named_and_counted(value: str, tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = [0, 4]", f"answer = [{value}, 4]")
+    done = fedhql("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "warning: agent2" in done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["arms"]["fedhql"]["agents"]["agent2"]["refused_answers"] > 0
+    assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 0
+
+
+CHECKPOINTABLE = """
+    def save(self, directory):
+        (directory / "learned").write_text(str(self.learned))
+    def restore(self, directory):
+        self.learned = int((directory / "learned").read_text())
+"""
+
+
+def test_with_no_usable_agent_left_the_run_stops_and_its_checkpoint_stays(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = [nan, 4]\nafter = 600")
+    (tmp_path / "my_agents.py").write_text(AGENT + CHECKPOINTABLE)
+    arguments = ("run", file, "--out", "run", "--arm", "fedhql")
+    done = fedhql(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "no agent gave an answer that can be used (agent1: NaN or infinity)" in done.stderr
+    evaluations = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
+    assert len(evaluations) == 1 + 2  # a header, and two rounds before it went wrong
+    checkpoints = tmp_path / "run" / "cells" / "fedhql" / "seed0" / "checkpoint"
+    (checkpoint,) = checkpoints.iterdir()
+    assert json.loads((checkpoint / "cell.json").read_text())["round"] <= 1
+    # Mended, it goes on from there.
+    (tmp_path / "my_agents.py").write_text(
+        (AGENT + CHECKPOINTABLE).replace("self.learned < self.after", "True")
+    )
+    assert fedhql(*arguments, "--resume", cwd=tmp_path).returncode == 0

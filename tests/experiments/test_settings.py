@@ -1,0 +1,181 @@
+import pytest
+
+from fedhql.errors import SettingsError
+from fedhql.experiments.presets import preset_names, preset_text
+from fedhql.experiments.settings import differing_keys, read_settings
+
+SMALL = """
+[environment]
+id = "CartPole-v1"
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+kind = "sb3-dqn"
+[[agents]]
+kind = "my.module:Agent"
+anything = [1, 2]
+"""
+
+
+def test_defaults_are_the_papers() -> None:
+    federation = read_settings(SMALL).federation
+    assert (federation.exploration, federation.learning_rate) == (1.0, 0.05)
+    assert (federation.horizon_steps, federation.query_batch) == (16, 128)
+    assert read_settings(SMALL).evaluation.episodes == 10
+
+
+def test_agents_defaults_are_filled_in_and_a_users_settings_left_alone() -> None:
+    ours, theirs = read_settings(SMALL).agents
+    assert ours.options["batch_size"] == 32
+    assert ours.options["improvement_steps"] == 64
+    assert theirs.options == {"anything": [1, 2]}
+
+
+def test_resolved_settings_read_back_as_themselves() -> None:
+    for text in (SMALL, *map(preset_text, preset_names())):
+        settings = read_settings(text)
+        assert read_settings(settings.as_toml()) == settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "federation.exploration=-1",
+            r"federation.exploration: -1 is wrong; allowed: a number >= 0",
+        ),
+        ("federation.exploration=nan", r"federation.exploration"),
+        ("federation.learning_rate=2", r"federation.learning_rate: 2 is wrong; .* > 0 and <= 1"),
+        (
+            "federation.horizon_steps=1.5",
+            r"federation.horizon_steps: 1.5 is wrong; .*whole number > 0",
+        ),
+        ("federation.explorration=1", r"federation.explorration: unknown key; did you mean 'explo"),
+        (
+            "federation.rule=median",
+            r"federation.rule: 'median' is wrong; allowed: 'mean-std', 'bernstein'",
+        ),
+        ("federation.bound=1", r"federation.bound is for rule = 'bernstein'"),
+        ("federation.rule=bernstein", r"needs federation.bound"),
+        ("environment.discount=1.5", r"environment.discount: 1.5 is wrong; .* > 0 and <= 1"),
+        (
+            "budget.env_steps_per_agent=0",
+            r"budget.env_steps_per_agent: 0 is wrong; .*whole number > 0",
+        ),
+        (
+            "budget.env_steps=5",
+            r"budget.env_steps: unknown key; did you mean 'env_steps_per_agent'",
+        ),
+        ("colour.red=1", r"colour: unknown key; .*allowed: environment, federation, budget"),
+        ("agents.1.learning_rate=0", r"agents.1.learning_rate: 0 is wrong; allowed: a number > 0"),
+        ("agents.1.hiden=[8]", r"agents.1.hiden: unknown key; did you mean 'hidden'"),
+        ("agents.1.hidden=[8,-8]", r"agents.1.hidden.2: -8 is wrong; .*whole number > 0"),
+        ("agents.1.activation=cube", r"agents.1.activation: 'cube' is wrong; allowed: 'relu'"),
+        ("agents.1.kind=dqm", r"agents.1.kind: unknown kind 'dqm'; allowed: sb3-dqn, tabular"),
+        ("agents.3.hidden=[8]", r"N from 1 to 2"),
+        ("nonsense", r"write section.key=value"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(override: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_settings(SMALL, [override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[environment", "not a TOML file"),
+        ("[environment]\nid = 'X'\n[budget]\nenv_steps_per_agent = 1", "agents: empty"),
+        (
+            "agents = []\n[environment]\nid = 'X'\n[budget]\nenv_steps_per_agent = 1",
+            "agents: empty; .* at least one",
+        ),
+        ("[[agents]]\nhidden = [8]", "environment: missing.*agents.1.kind: missing"),
+    ],
+)
+def test_broken_files(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings(text)
+
+
+def test_overrides_reach_one_agent_or_all() -> None:
+    settings = read_settings(
+        preset_text("cartpole-n5"),
+        ["agents.learning_starts=7", "agents.2.hidden=[3]", "federation.exploration=3"],
+    )
+    assert {agent.options["learning_starts"] for agent in settings.agents} == {7}
+    assert settings.agents[1].options["hidden"] == [3]
+    assert settings.agents[0].options["hidden"] == [64, 64]
+    assert settings.federation.exploration == 3
+
+
+def test_differing_keys_are_named() -> None:
+    ours = read_settings(SMALL)
+    theirs = read_settings(SMALL, ["agents.1.learning_rate=0.5", "budget.env_steps_per_agent=9"])
+    assert differing_keys(ours, ours) == []
+    assert differing_keys(ours, theirs) == [
+        "budget.env_steps_per_agent is 1000 here and 9 there",
+        "agents.1.learning_rate is 0.0001 here and 0.5 there",
+    ]
+
+
+N5 = [
+    ([64, 64], "tanh", 0.005, 0.01),
+    ([128, 128], "relu", 0.01, 0.1),
+    ([32, 32], "tanh", 0.01, 0.05),
+    ([16, 16], "relu", 0.02, 0.01),
+    ([8, 8, 8], "relu", 0.001, 0.01),
+]
+N10 = [
+    ([64, 64], "relu", 0.01, 0.01),
+    ([128, 128], "relu", 0.1, 0.1),
+    ([32, 32], "tanh", 0.01, 0.05),
+    ([16, 16], "relu", 0.01, 0.01),
+    ([8, 8, 8], "relu", 0.01, 0.01),
+    ([64, 64], "tanh", 0.02, 0.01),
+    ([128, 128], "relu", 0.02, 0.1),
+    ([32, 32], "relu", 0.02, 0.05),
+    ([16, 16], "tanh", 0.05, 0.01),
+    ([8, 8, 8], "tanh", 0.05, 0.01),
+]
+
+
+@pytest.mark.parametrize("task", ["cartpole", "lunarlander"])
+@pytest.mark.parametrize("agents", [5, 10])
+def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
+    settings = read_settings(preset_text(f"{task}-n{agents}"))
+    table = [
+        tuple(
+            agent.options[key]
+            for key in ("hidden", "activation", "learning_rate", "exploration_final_eps")
+        )
+        for agent in settings.agents
+    ]
+    assert table == (N5 if agents == 5 else N10)
+    environment, federation, budget = settings.environment, settings.federation, settings.budget
+    expected = {
+        "cartpole": ("CartPole-v1", 0.999, 5_000, 2_000_000, 1_000),
+        "lunarlander": ("LunarLander-v3", 0.99, 10_000, 4_000_000, 2_000),
+    }[task]
+    assert expected == (
+        environment.id,
+        environment.discount,
+        federation.self_learning_env_steps,
+        budget.env_steps_per_agent,
+        settings.agents[0].options["target_update_interval"],
+    )
+    common = {
+        "kind": "sb3-dqn",
+        "learning_starts": 50_000,
+        "batch_size": 32,
+        "train_freq": 4,
+        "buffer_size": 1_000_000,
+        "max_grad_norm": 10.0,
+        "tau": 1.0,
+        "exploration_fraction": 0.0,
+        "improvement_steps": 64,
+        "improvement_learning_rate": 1e-3,
+    }
+    for agent in settings.agents:
+        assert common.items() <= {"kind": agent.kind, **agent.options}.items()

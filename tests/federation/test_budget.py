@@ -1,0 +1,16 @@
+from fedhql.federation import Budget
+
+
+def test_server_steps_are_shared_by_the_agents() -> None:
+    budget = Budget(env_steps_per_agent=1000, agents=5).after_self_learning(100)
+    assert budget.after_server_steps(2048).consumed_per_agent == 100 + 2048 / 5
+
+
+def test_self_learning_is_cut_to_what_is_left() -> None:
+    budget = Budget(env_steps_per_agent=1000, agents=4)
+    assert budget.affordable_self_learning(600) == 600
+    spent = budget.after_self_learning(600).after_server_steps(1)
+    # 399.75 steps are left; a quarter step cannot be taken.
+    assert spent.affordable_self_learning(600) == 399
+    assert spent.affordable_server_steps == 4 * 400 - 1
+    assert spent.after_self_learning(399).affordable_self_learning(600) == 0

@@ -1,0 +1,92 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhql import BlackBoxAgent
+from fedhql.errors import AgentRefused
+from fedhql.federation import InProcessCohort
+
+
+class Fixed:
+    """Answers the same values everywhere; remembers what it was told."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+        self.learned = 0
+        self.improvements: list[tuple[Any, Any, Any]] = []
+
+    def self_learn(self, env_steps: int) -> None:
+        self.learned += env_steps
+
+    def q_values(self, states: Any) -> Any:
+        return np.tile(np.array(self.values, dtype=np.float32), (len(states), 1))
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        self.improvements.append((states, actions, targets))
+
+
+def test_a_plain_class_is_a_black_box_agent() -> None:
+    assert isinstance(Fixed(1, 2), BlackBoxAgent)
+
+
+def test_query_stacks_answers_in_cohort_order() -> None:
+    answers = InProcessCohort([Fixed(1, 2), Fixed(3, 4)], 2).query(np.zeros((3, 4)))
+    assert answers.q_NBA.shape == (2, 3, 2)
+    np.testing.assert_array_equal(answers.q_NBA[:, 0], [[1, 2], [3, 4]])
+    assert answers.members == (0, 1)
+    assert not answers.refused
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_bad_value_leaves_that_agent_out(bad: float) -> None:
+    answers = InProcessCohort([Fixed(1, 2), Fixed(bad, 4)], 2).query(np.zeros((3, 4)))
+    assert answers.q_NBA.shape == (1, 3, 2)
+    assert answers.members == (0,)
+    assert list(answers.refused) == [1]
+
+
+def test_wrong_shape_names_agent_expected_and_got() -> None:
+    cohort = InProcessCohort([Fixed(1, 2), Fixed(1, 2, 3)], 2)
+    with pytest.raises(AgentRefused, match=r"agent2.*\(3, 2\).*\(3, 3\)"):
+        cohort.query(np.zeros((3, 4)))
+
+
+def test_answers_that_are_no_numbers_are_refused() -> None:
+    agent = Fixed(1, 2)
+    agent.q_values = lambda states: "no"  # type: ignore[method-assign]  # a misbehaving agent
+    with pytest.raises(AgentRefused, match=r"agent1.*str"):
+        InProcessCohort([agent], 2).query(np.zeros((3, 4)))
+
+
+def test_query_each_asks_each_agent_about_its_own_and_nobody_about_nothing() -> None:
+    asked: list[int] = []
+
+    class Listening(Fixed):
+        def q_values(self, states: Any) -> Any:
+            asked.append(len(states))
+            return super().q_values(states)
+
+    answers = InProcessCohort([Listening(1, 2), Listening(3, 4), Listening(5, 6)], 2).query_each(
+        [np.zeros((2, 4)), np.zeros((0, 4)), np.zeros((1, 4))]
+    )
+    assert [values.shape for values in answers] == [(2, 2), (0, 2), (1, 2)]
+    assert asked == [2, 1]
+
+
+def test_what_is_no_agent_is_refused_with_what_it_lacks() -> None:
+    not_an_agent: Any = object()
+    with pytest.raises(AgentRefused, match=r"agent2.*lacks self_learn, q_values, improve"):
+        InProcessCohort([Fixed(1, 2), not_an_agent], 2)
+    with pytest.raises(AgentRefused, match="at least one"):
+        InProcessCohort([], 2)
+
+
+def test_an_agents_own_exception_says_whose_it_is() -> None:
+    class Broken(Fixed):
+        def self_learn(self, env_steps: int) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        InProcessCohort([Fixed(1, 2), Broken(1, 2)], 2).self_learn(1)
+    assert any("agent2" in note for note in caught.value.__notes__)

@@ -1,0 +1,179 @@
+"""Algorithm 1.a step by step, against scripted environments and agents that answer by rule."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation import Budget, FederationServer, InProcessCohort, fed_ucb, fed_ucb_bernstein
+
+LEARNING_RATE, DISCOUNT = 0.5, 0.9
+
+
+class Counting:
+    """B environments whose state counts steps up from the seed; scripted ends; reward = action."""
+
+    def __init__(self, terminates: dict[int, int], truncates: dict[int, int] | None = None) -> None:
+        """`terminates` and `truncates`: environment -> the step (from 1) at which it does."""
+        self.terminates, self.truncates = terminates, truncates or {}
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        self.running = np.arange(len(seeds))
+        self.states = np.array(seeds, dtype=np.float32)[:, None]
+        self.step_number = 0
+        return self.states
+
+    def step(self, actions: Any) -> Any:
+        self.step_number += 1
+        self.states = self.states + 1
+        terminated = np.array(
+            [self.terminates.get(e) == self.step_number for e in self.running.tolist()]
+        )
+        truncated = np.array(
+            [self.truncates.get(e) == self.step_number for e in self.running.tolist()]
+        )
+        ended = terminated | truncated
+        next_states, self.states, self.running = (
+            self.states,
+            self.states[~ended],
+            self.running[~ended],
+        )
+        return next_states, actions.astype(np.float32), terminated, ended
+
+
+class Linear:
+    """Q(s, a) = slope[a] · s + offset; records queries and improvements."""
+
+    def __init__(self, slopes: Sequence[float], offset: float = 0.0) -> None:
+        self.slopes, self.offset = np.array(slopes), offset
+        self.queries: list[list[float]] = []
+        self.improvements: list[tuple[list[float], list[int], list[float]]] = []
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> Any:
+        self.queries.append(states.ravel().tolist())
+        return states * self.slopes + self.offset
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        self.improvements.append((states.ravel().tolist(), actions.tolist(), targets.tolist()))
+
+
+def server(
+    agents: Sequence[Any], environments: Counting, exploration: float = 0.0, horizon: int = 16
+) -> FederationServer:
+    return FederationServer(
+        InProcessCohort(agents, 2),
+        environments,
+        lambda q: fed_ucb(q, exploration),
+        horizon_steps=horizon,
+        learning_rate=LEARNING_RATE,
+        discount=DISCOUNT,
+    )
+
+
+PLENTY = Budget(env_steps_per_agent=10_000, agents=2)
+
+
+def test_one_step_by_hand() -> None:
+    agents = [Linear([1, 0]), Linear([3, 1])]  # mean slopes 2 and 0.5
+    budget, figures = server(agents, Counting({}), horizon=1).federate(PLENTY, [10, 20])
+    # Action 0 everywhere: reward 0, q̄ = 2 s, next q̄ = 2 (s + 1).
+    expected = [s2 + 0.5 * (0.9 * (s2 + 2) - s2) for s2 in (20.0, 40.0)]
+    for agent in agents:
+        (states, actions, targets), *more = agent.improvements
+        assert not more
+        assert (states, actions) == ([10, 20], [0, 0])
+        np.testing.assert_allclose(targets, expected, rtol=1e-6)
+        assert agent.queries == [[10, 20], [11, 21]]
+    assert budget.server_env_steps == figures.server_env_steps == 2
+    assert figures.spread == pytest.approx(15)  # std over agents of (1, 3)·s: s, mean of 10 and 20
+    assert figures.td_error == pytest.approx((abs(0.9 * 22 - 20) + abs(0.9 * 42 - 40)) / 2)
+    own = np.array([[10.0, 20.0], [30.0, 60.0]])
+    assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
+
+
+def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> None:
+    agents = [Linear([1, 0]), Linear([1, 1.8])]  # means 1 and 0.9, deviations 0 and 0.9
+    for exploration, action in ((0.0, 0), (1.0, 1)):
+        server(agents, Counting({}), exploration, horizon=1).federate(PLENTY, [1])
+        assert agents[0].improvements[-1][1] == [action]
+    equal = Linear([1, 1])
+    server([equal], Counting({}), horizon=1).federate(Budget(1000, 1), [1])
+    assert equal.improvements[0][1] == [0]
+
+
+def test_the_rule_is_a_setting() -> None:
+    agents = [Linear([1, 0]), Linear([1, 1.8])]
+    bernstein = FederationServer(
+        InProcessCohort(agents, 2),
+        Counting({}),
+        lambda q: fed_ucb_bernstein(q, bound=2.0, confidence=1.0),
+        horizon_steps=1,
+        learning_rate=LEARNING_RATE,
+        discount=DISCOUNT,
+    )
+    bernstein.federate(PLENTY, [1])  # 0.9 + sqrt(2 · 0.81 / 2) beats 1
+    assert agents[0].improvements[-1][1] == [1]
+
+
+def test_terminated_environments_leave_the_round() -> None:
+    agent = Linear([0, 0], offset=10.0)
+    environments = Counting(terminates={1: 1, 0: 3})
+    budget, figures = server([agent], environments, horizon=16).federate(
+        Budget(1000, 1), [0, 100, 200]
+    )
+    sizes = [len(states) for states, _, _ in agent.improvements]
+    assert sizes == [3, 2, 2] + [1] * 13  # the transition that ends an episode still counts
+    assert figures.server_env_steps == budget.server_env_steps == sum(sizes)
+    assert 101 not in [s for states, _, _ in agent.improvements for s in states]
+
+
+def test_targets_are_masked_on_terminated_and_never_on_truncated() -> None:
+    agent = Linear([0, 0], offset=10.0)
+    environments = Counting(terminates={0: 1}, truncates={1: 1})
+    server([agent], environments).federate(Budget(1000, 1), [0, 100])
+    (_, _, targets), *more = agent.improvements
+    np.testing.assert_allclose(targets, [10 + 0.5 * (0 - 10), 10 + 0.5 * (9 - 10)])
+    assert not more  # a truncated environment takes no more part either
+
+
+def test_improvement_is_seen_by_the_next_query() -> None:
+    class Adding(Linear):
+        def improve(self, states: Any, actions: Any, targets: Any) -> None:
+            super().improve(states, actions, targets)
+            self.offset += 1
+
+    agent = Adding([0, 0], offset=1.0)
+    server([agent], Counting({}), horizon=3).federate(Budget(1000, 1), [0])
+    assert [targets for _, _, targets in agent.improvements] == [
+        [pytest.approx(q + 0.5 * (0.9 * q - q))] for q in (1.0, 2.0, 3.0)
+    ]
+
+
+def test_a_round_stops_before_it_would_overspend() -> None:
+    agent = Linear([0, 0])
+    budget, figures = server([agent], Counting({})).federate(
+        Budget(env_steps_per_agent=7, agents=1), [0, 1]
+    )
+    assert figures.server_env_steps == budget.server_env_steps == 6
+    assert len(agent.improvements) == 3
+
+
+def test_a_bad_agent_is_left_out_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = Linear([0, 0], offset=4.0), Linear([0, 0], offset=np.nan)
+    federation = server([good, bad], Counting({}), horizon=2)
+    with caplog.at_level(logging.WARNING):
+        _, figures = federation.federate(PLENTY, [0])
+    assert good.improvements[0][2] == [pytest.approx(4 + 0.5 * (0.9 * 4 - 4))]
+    assert federation.refused == {"agent2": 4}  # two queries in each of two steps
+    assert figures.refused_answers == 4
+    assert [record.getMessage() for record in caplog.records if "agent2" in record.getMessage()]
+
+
+def test_with_nobody_left_it_stops() -> None:
+    with pytest.raises(NoUsableAnswers, match=r"agent1.*NaN"):
+        server([Linear([np.nan, 0])], Counting({})).federate(Budget(1000, 1), [1])

@@ -1,0 +1,20 @@
+import fedhql
+import fedhql.federation
+
+
+def test_public_names_are_there_and_are_all() -> None:
+    assert set(fedhql.__all__) == {
+        "BlackBoxAgent",
+        "Checkpointable",
+        "Closable",
+        "Diagnosable",
+        "Exportable",
+        "FedHQLError",
+        "__version__",
+    }
+    for module in (fedhql, fedhql.federation):
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_the_equations_are_where_the_readme_says() -> None:
+    assert {"fed_ucb", "fed_ucb_bernstein", "fed_td"} <= set(fedhql.federation.__all__)

@@ -1,4 +1,0 @@
-def test_import() -> None:
-    import fedhql
-
-    assert fedhql.__version__
