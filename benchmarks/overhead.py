@@ -7,20 +7,18 @@ replay memories of several sizes, and their share of a run follows from the rule
 """
 
 import json
-import os
 import platform
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
-
 import numpy as np
+import torch
 
 from fedhql.environments import EnvironmentBatch
 from fedhql.experiments.build import Stream, build_agents, build_cohort, build_server, seeds_for
@@ -54,6 +52,7 @@ class TimedCohort:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     settings = read_settings(preset_text("cartpole-n5"), ["agents.learning_starts=500"])
     agents = build_agents(settings, seed=0)
     cohort: Any = TimedCohort(build_cohort(settings, agents))
@@ -71,9 +70,8 @@ def main() -> None:
         seeds_NE = np.stack(
             [seeds_for(0, Stream.EVALUATION, n, number, count=10) for n in range(len(agents))]
         )
-        parts["evaluation"].append(
-            seconds(lambda s=seeds_NE: evaluate(cohort, environments, s, 500))
-        )  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        play = partial(evaluate, cohort, environments, seeds_NE, 500)
+        parts["evaluation"].append(seconds(play))
         cohort.seconds.clear()
         begun = time.perf_counter()
         budget, _ = server.federate(budget, seeds_for(0, Stream.SERVER, number, count=128).tolist())

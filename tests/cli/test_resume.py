@@ -40,6 +40,10 @@ def rows_written(out: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in out.glob("cells/*/*/evaluations.csv"))
 
 
+def wait_for_rows(out: Path, more_than: int, process: subprocess.Popen[str]) -> bool:
+    return wait_until(lambda: rows_written(out) > more_than, process)
+
+
 def checkpointed_round(cell: Path) -> int:
     found = (int(path.name.removeprefix("round-")) for path in cell.glob("checkpoint/round-*"))
     return max(found, default=-1)
@@ -53,7 +57,7 @@ def kill_and_resume(delays: list[float], file: Path, out: Path, *options: str) -
     for number, delay in enumerate(delays):
         before = rows_written(out)
         process = start("run", file, "--out", out, "--resume", *options)
-        assert wait_until(lambda before=before: rows_written(out) > before + 6, process)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        assert wait_for_rows(out, before + 6, process)
         time.sleep(delay)
         assert process.poll() is None, "finished before it was killed: the test proves nothing"
         if number % 2:
@@ -108,7 +112,7 @@ def test_a_killed_run_really_goes_on_from_its_checkpoint(tmp_path: Path) -> None
 def test_workers_die_with_the_run(tmp_path: Path) -> None:
     file = write_file(tmp_path, TABULAR.format(budget=5_000_000))
     process = start("run", file, "--out", tmp_path / "run")
-    assert wait_until(lambda: rows_written(tmp_path / "run") > 6, process)
+    assert wait_for_rows(tmp_path / "run", 6, process)
     process.kill()
     process.communicate()  # returns once every process that holds the pipe is gone
     written = rows_written(tmp_path / "run")
@@ -131,7 +135,7 @@ def test_two_runs_at_once_in_one_directory_are_refused(tmp_path: Path) -> None:
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     file = write_file(tmp_path, TABULAR.format(budget=5_000_000))
     process = start("run", file, "--out", tmp_path / "run")
-    assert wait_until(lambda: rows_written(tmp_path / "run") > 6, process)
+    assert wait_for_rows(tmp_path / "run", 6, process)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -152,7 +156,7 @@ def test_a_cell_whose_agents_cannot_be_saved_starts_over(tmp_path: Path) -> None
     file = write_file(tmp_path, text + '[[agents]]\nkind = "mine:Mine"\n' * 2)
     succeed("run", file, "--out", "whole", cwd=tmp_path)
     process = start("run", file, "--out", "killed", cwd=tmp_path)
-    assert wait_until(lambda: rows_written(tmp_path / "killed") > 10, process)
+    assert wait_for_rows(tmp_path / "killed", 10, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     succeed("run", file, "--out", "killed", "--resume", cwd=tmp_path)
