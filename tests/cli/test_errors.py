@@ -47,7 +47,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
     ("arguments", "message"),
     [
         (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are cartpole-n10, cartpole-n5"),
-        (["none.toml"], "there is no file none.toml"),
+        (["none.toml"], "none.toml cannot be read"),
         (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
         (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),
         (["cartpole-n5", "--set", "agents.1.hiden=[8]"], "agents.1.hiden: unknown key"),
@@ -119,6 +119,11 @@ def test_an_output_directory_that_holds_something_else(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat.jpg").touch()
     assert "holds no run" in refused("run", file, "--out", "photos", cwd=tmp_path)
     assert "holds no run" in refused("run", file, "--out", "photos", "--resume", cwd=tmp_path)
+
+
+def test_an_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=300))
+    assert "cannot be written" in refused("run", file, "--out", f"{file}/run", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

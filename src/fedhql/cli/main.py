@@ -120,10 +120,11 @@ def run(
     if tensorboard:
         require_tensorboard()
     going_on = resume and directory.is_run()
-    logging.getLogger("fedhql").addHandler(_warnings_to_stderr())
     console = Console()
     try:
         with LiveDisplay(console) as display:
+            # Inside, so that warnings go above the bars and not through them.
+            logging.getLogger("fedhql").addHandler(_warnings_to_stderr())
             run_experiment(
                 chosen,
                 directory,
@@ -158,10 +159,7 @@ def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
 
 def _read(experiment: str, overrides: list[str]) -> ExperimentSettings:
     if experiment.endswith(".toml"):
-        path = Path(experiment)
-        if not path.is_file():
-            raise SettingsError(f"there is no file {experiment}")
-        return read_settings_file(path, overrides)
+        return read_settings_file(Path(experiment), overrides)
     return read_settings(preset_text(experiment), overrides)
 
 

@@ -95,6 +95,7 @@ class _CellRun:
             self._budget = Budget(**state["budget"])
             self._best = state["best"]
             self._wall_seconds_before = state["wall_seconds"]
+            self._checkpoints.seconds_spent = state["checkpoint_seconds"]
             if self._server is not None:
                 self._server.refused = Counter(state["refused_answers"])
             for agent, name in zip(self._agents, self._cohort.names, strict=True):
@@ -227,6 +228,7 @@ class _CellRun:
             "best": self._best,
             "refused_answers": dict(self._server.refused) if self._server else {},
             "wall_seconds": self._wall_seconds_before + self._clock() - self._began,
+            "checkpoint_seconds": self._checkpoints.seconds_spent,
             "record_lengths": [self._evaluations.length(), self._federation.length()],
         }
 

@@ -17,6 +17,7 @@ class Checkpoints:
         self._directory = directory
         self._clock = clock
         self._next_due = clock()
+        self.seconds_spent = 0.0
 
     def latest(self) -> Path | None:
         return max(self._directory.glob("round-*"), default=None)
@@ -35,6 +36,7 @@ class Checkpoints:
             if older != target:
                 shutil.rmtree(older)
         ended = self._clock()
+        self.seconds_spent += ended - begun
         self._next_due = ended + (ended - begun) / SHARE_OF_RUN
 
     def discard(self) -> None:

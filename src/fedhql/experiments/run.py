@@ -42,6 +42,7 @@ def run_experiment(
     else:
         directory.require_unused()
         run_in_processes([partial(_try_out, settings)], 1, _log)
+    directory.require_writable()
     with directory.locked():
         manifest = _open(directory, settings, arms, seeds)
         cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]

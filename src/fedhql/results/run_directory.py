@@ -104,6 +104,12 @@ class RunDirectory:
         except BlockingIOError as error:
             raise RunDirectoryError(f"{self.path} is in use by another fedhql run") from error
 
+    def require_writable(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path} cannot be written: {error.strerror}") from error
+
     def read_manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.manifest.read_text())
         return content
