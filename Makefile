@@ -10,7 +10,7 @@ JOBS ?= 2
 
 # The main job: five stable-baselines3 agents on CartPole, alone and federated.
 run: $(VENV)/.run
-	$(BIN)/fedhql run cartpole-n5 --budget 80000 --out runs/cartpole-n5 --resume
+	$(BIN)/fedhql run cartpole-n5 --budget 40000 --set agents.learning_starts=1000 --out runs/cartpole-n5 --resume
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"

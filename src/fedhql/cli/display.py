@@ -40,6 +40,7 @@ class LiveDisplay:
             speed_estimate_period=180,
         )
         self._tasks: dict[Cell, TaskID] = {}
+        self._begun: set[TaskID] = set()
 
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
         for cell in cells:
@@ -49,13 +50,13 @@ class LiveDisplay:
 
     def show(self, progress: CellProgress) -> None:
         task = self._tasks[progress.cell]
-        self._bars.start_task(task)
         mean_return = progress.mean_return
-        self._bars.update(
-            task,
-            completed=progress.consumed_env_steps,
-            note="" if mean_return is None else f"return {mean_return:6.1f}",
-        )
+        note = "" if mean_return is None else f"return {mean_return:6.1f}"
+        if task not in self._begun:  # what a resumed cell has behind it says nothing of its speed
+            self._begun.add(task)
+            self._bars.reset(task, completed=int(progress.consumed_env_steps), note=note)
+        else:
+            self._bars.update(task, completed=progress.consumed_env_steps, note=note)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -72,7 +73,7 @@ class LiveDisplay:
 
 def results_table(summary: dict[str, dict[str, AgentSummary]]) -> Table:
     """Agents down, arms across: the paper's metric, and beside it what it hides."""
-    table = Table(title="return per agent (max mean: best evaluation; recent: last tenth)")
+    table = Table(title="mean return: best evaluation, and last tenth")
     table.add_column("agent")
     for arm in summary:
         table.add_column(f"{arm}\nmax mean", justify="right")
