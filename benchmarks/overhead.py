@@ -56,7 +56,8 @@ def main() -> None:
     settings = read_settings(preset_text("cartpole-n5"), ["agents.learning_starts=500"])
     agents = build_agents(settings, seed=0)
     cohort: Any = TimedCohort(build_cohort(settings, agents))
-    server = build_server(settings, cohort)
+    server_environments = EnvironmentBatch("CartPole-v1", settings.federation.query_batch)
+    server = build_server(settings, cohort, server_environments)
     environments = EnvironmentBatch("CartPole-v1", len(agents) * settings.evaluation.episodes)
     budget = Budget(settings.budget.env_steps_per_agent, len(agents))
     env_steps = settings.federation.self_learning_env_steps

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from fedhql import BlackBoxAgent
 from fedhql.agents import build_agent, settings_class
 from fedhql.agents.catalog import KINDS
 from fedhql.environments import make_environment
@@ -26,8 +27,7 @@ def test_a_users_class_gets_its_settings_and_a_seed(
     (tmp_path / "my_agents.py").write_text(
         "class Mine:\n    def __init__(self, **given): self.given = given\n"
     )
-    monkeypatch.chdir(tmp_path)  # found in the working directory
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)
     mine = build("my_agents:Mine", colour="red", size=3)
     assert vars(mine) == {"given": {"colour": "red", "size": 3, "seed": 5}}
 
@@ -41,13 +41,24 @@ def test_a_class_that_is_not_there(kind: str, reason: str) -> None:
         build(kind)
 
 
-def test_unknown_kinds_are_named_with_what_is_allowed() -> None:
-    with pytest.raises(SettingsError, match=r"unknown kind 'dqm'.*sb3-dqn, tabular"):
-        settings_class("dqm")
+@pytest.mark.parametrize("kind", ["dqm", ":Class", "module:"])
+def test_unknown_kinds_are_named_with_what_is_allowed(kind: str) -> None:
+    with pytest.raises(SettingsError, match=rf"unknown kind '{kind}'.*sb3-dqn, tabular"):
+        settings_class(kind)
 
 
-def test_every_kind_has_settings() -> None:
-    assert set(KINDS) == {"sb3-dqn", "tabular"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_built_from_its_defaults(kind: str) -> None:
+    env_id = "FrozenLake-v1" if kind == "tabular" else "CartPole-v1"
+    agent = build_agent(
+        kind,
+        {},
+        lambda: make_environment(env_id),
+        discount=0.9,
+        budget_env_steps=100,
+        seed=5,
+    )
+    assert isinstance(agent, BlackBoxAgent)
 
 
 def test_a_missing_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.sb3 import Sb3DqnAgent
 from fedhql.agents.settings import Sb3DqnSettings
 from fedhql.environments import make_environment
+from fedhql.errors import AgentRefused
 
 STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
+IMPROVED_ACTIONS, TARGETS = np.arange(64) % 2, np.linspace(0, 1, 64, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +87,14 @@ def test_agents_in_one_process_equal_agents_in_processes_of_their_own() -> None:
     for _ in range(3):
         for one in together:
             one.self_learn(70)
+        for one in together:
+            one.improve(STATES, IMPROVED_ACTIONS, TARGETS)
     script = (
         "import sys; sys.path.insert(0, '.'); import torch; torch.set_num_threads(1)\n"
-        "from tests.agents.test_sb3 import STATES, agent\n"
-        "import numpy as np\n"
-        "one = agent(seed=2, activation='tanh'); one.self_learn(210)\n"
+        "from tests.agents.test_sb3 import IMPROVED_ACTIONS, STATES, TARGETS, agent\n"
+        "one = agent(seed=2, activation='tanh')\n"
+        "for _ in range(3):\n"
+        "    one.self_learn(70); one.improve(STATES, IMPROVED_ACTIONS, TARGETS)\n"
         "sys.stdout.buffer.write(one.q_values(STATES).tobytes())"
     )
     alone = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
@@ -192,10 +198,32 @@ def test_discrete_observations() -> None:
     assert learner.q_values(np.arange(16)).shape == (16, 4)
 
 
-def test_exported_model_is_stable_baselines3s_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": "CnnPolicy"},
+        {"optimizer_kwargs": {"momentum": 0.9}},  # Adam has none
+        {"device": "abacus"},
+    ],
+)
+def test_settings_stable_baselines3_refuses(settings: Any) -> None:
+    with pytest.raises(AgentRefused, match="stable-baselines3 refuses"):
+        agent(**settings)
+
+
+def test_leaves_no_directories_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     learner = agent()
+    learner.self_learn(60)
+    learner.self_learn(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exported_model_is_stable_baselines3s_own(tmp_path: Path) -> None:
+    learner = agent(exploration_final_eps=0.07)
     learner.self_learn(100)
     learner.export(tmp_path)
     loaded = DQN.load(tmp_path / "model.zip", device="cpu")
     greedy, _ = loaded.predict(STATES, deterministic=True)
     np.testing.assert_array_equal(greedy, learner.q_values(STATES).argmax(axis=1))
+    assert loaded.exploration_schedule(1.0) == loaded.exploration_schedule(0.0) == 0.07

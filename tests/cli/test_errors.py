@@ -98,6 +98,45 @@ def test_settings_the_users_class_does_not_take(tmp_path: Path) -> None:
     assert "colour" in message
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('[environment]\nid = "CartPole-v1"', "agent1: kind = 'tabular' needs a Discrete"),
+        ('[environment]\nid = "FrozenLake-v1"\noptions = {map_name = "9x9"}', "9x9"),
+        ('[environment]\nid = "LunarLander-v3"\noptions = {gravity = 5}', "gravity"),
+    ],
+)
+def test_an_environment_that_does_not_fit(settings: str, message: str, tmp_path: Path) -> None:
+    rest = TABULAR.format(budget=900).partition("discount")[2].partition("\n")[2]
+    file = write_file(tmp_path, f"{settings}\n{rest}")
+    assert message in refused("run", file, "--out", "run", cwd=tmp_path)
+
+
+def test_one_bracket_too_few(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900).partition("[[agents]]")[0] + "[agents]")
+    assert "agents" in refused("run", file, "--out", "run", cwd=tmp_path)
+    more = ("--set", "agents.learning_rate=1")
+    assert "[[agents]]" in refused("run", file, "--out", "run", *more, cwd=tmp_path)
+
+
+def test_a_worker_that_leaves_early_is_no_success(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = [0, 4]")
+    leaving = AGENT.replace("self.learned += env_steps", "raise SystemExit(0)")
+    (tmp_path / "my_agents.py").write_text(leaving)
+    message = refused("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
+    assert "ended before its work did" in message
+
+
+def test_environments_are_found_where_the_user_works(tmp_path: Path) -> None:
+    (tmp_path / "my_env.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Mine-v0', entry_point='gymnasium.envs.toy_text:FrozenLakeEnv',"
+        " max_episode_steps=50)\n"
+    )
+    text = TABULAR.format(budget=300).replace("FrozenLake-v1", "my_env:Mine-v0")
+    succeed("run", write_file(tmp_path, text), "--out", "run", cwd=tmp_path)
+
+
 def test_a_defect_in_a_users_agent_keeps_its_traceback(tmp_path: Path) -> None:
     file = with_agents(tmp_path, "answer = 5")
     done = fedhql("run", file, "--out", "run", cwd=tmp_path)
@@ -187,6 +226,9 @@ def test_with_no_usable_agent_left_the_run_stops_and_its_checkpoint_stays(tmp_pa
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "no agent gave an answer that can be used (agent1: NaN or infinity)" in done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["finished"] is False
+    assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 1
     evaluations = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
     assert len(evaluations) == 1 + 2  # a header, and two rounds before it went wrong
     checkpoints = tmp_path / "run" / "cells" / "fedhql" / "seed0" / "checkpoint"

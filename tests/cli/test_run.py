@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedhql import __version__
 from tests.cli.running import SB3, TABULAR, fedhql, succeed, write_file
 
 
@@ -73,7 +74,9 @@ def test_the_run_directory_holds_everything(cartpole: Path) -> None:
     assert {"fedhql", "gymnasium", "stable-baselines3", "torch"} <= set(manifest["versions"])
     (session,) = manifest["sessions"]
     assert "--tensorboard" in session["command"]
-    assert session["wall_seconds"] > 0
+    assert session["wall_seconds"] == manifest["wall_seconds"] > 0
+    assert session["versions"] == manifest["versions"]
+    assert session["command"] == manifest["command"]
     summary = json.loads((cartpole / "summary.json").read_text())
     assert summary["finished"] is True
     assert summary["arms"]["fedhql"]["refused_answers"] == 0
@@ -137,10 +140,22 @@ def test_presets_are_listed_and_shown_ready_to_run(tmp_path: Path) -> None:
     assert "--arm nonsense" in done.stderr  # it got past reading the file
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["presets"], ["show"]])
-def test_help(command: list[str]) -> None:
-    output = succeed(*command, "--help")
-    assert "Usage:" in output
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ([], "presets"),
+        (["run"], "[default: the cores]"),
+        (["run"], "agents.2.hidden=[8,8]"),
+        (["presets"], "List the experiments"),
+        (["show"], "a start for one of your own"),
+    ],
+)
+def test_help(command: list[str], said: str) -> None:
+    assert said in " ".join(succeed(*command, "--help").split())
+
+
+def test_version() -> None:
+    assert succeed("--version") == f"{__version__}\n"
 
 
 def test_nothing_is_drawn_when_no_one_is_at_a_terminal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedhql import BlackBoxAgent
 from fedhql.errors import AgentRefused
@@ -56,6 +57,42 @@ def test_answers_that_are_no_numbers_are_refused() -> None:
     agent = Fixed(1, 2)
     agent.q_values = lambda states: "no"  # type: ignore[method-assign]  # a misbehaving agent
     with pytest.raises(AgentRefused, match=r"agent1.*str"):
+        InProcessCohort([agent], 2).query(np.zeros((3, 4)))
+
+
+def test_no_agent_can_reach_another_through_an_array() -> None:
+    class Meddling(Fixed):
+        memory = np.ones((3, 2), dtype=np.float32)
+
+        def q_values(self, states: Any) -> Any:
+            states += 100
+            return self.memory  # and changes it after it has answered:
+
+        def improve(self, states: Any, actions: Any, targets: Any) -> None:
+            states += 100
+            targets += 100
+            actions += 100
+
+    class Watching(Fixed):
+        def q_values(self, states: Any) -> Any:
+            Meddling.memory += 5
+            return states[:, :2]
+
+    watching = Watching(0, 0)
+    cohort = InProcessCohort([Meddling(0, 0), watching], 2)
+    states = np.zeros((3, 4), dtype=np.float32)
+    np.testing.assert_array_equal(cohort.query(states).q_NBA[0], 1)
+    np.testing.assert_array_equal(cohort.query(states).q_NBA[1], 0)
+    cohort.improve(states, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.float32))
+    for array in watching.improvements[0]:
+        np.testing.assert_array_equal(array, 0)
+    np.testing.assert_array_equal(states, 0)
+
+
+def test_a_tensor_that_requires_grad_is_refused_by_name() -> None:
+    agent = Fixed(1, 2)
+    agent.q_values = lambda states: torch.zeros(3, 2, requires_grad=True)  # type: ignore[method-assign]  # a misbehaving agent
+    with pytest.raises(AgentRefused, match=r"agent1.*Tensor.*detach"):
         InProcessCohort([agent], 2).query(np.zeros((3, 4)))
 
 

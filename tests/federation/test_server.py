@@ -130,6 +130,34 @@ def test_terminated_environments_leave_the_round() -> None:
     assert sizes == [3, 2, 2] + [1] * 13  # the transition that ends an episode still counts
     assert figures.server_env_steps == budget.server_env_steps == sum(sizes)
     assert 101 not in [s for states, _, _ in agent.improvements for s in states]
+    assert all(s not in (101, 3) for states in agent.queries for s in states)  # terminal states
+
+
+def test_an_agent_may_be_usable_at_one_query_of_a_step_and_not_at_the_other() -> None:
+    class NanAtOdd(Linear):
+        def q_values(self, states: Any) -> Any:
+            return np.where(states % 2, np.nan, super().q_values(states))
+
+    good, half = Linear([0, 0], offset=4.0), NanAtOdd([0, 0], offset=8.0)
+    federation = server([good, half], Counting({}), horizon=1)
+    federation.federate(PLENTY, [0])
+    # q̄(s) = 6 over both, q̄(s') = 4 over the one that answered
+    assert (
+        good.improvements[0][2] == half.improvements[0][2] == [pytest.approx(6 + 0.5 * (3.6 - 6))]
+    )
+    assert federation.refused == {"agent2": 1}
+
+
+def test_large_finite_answers_do_not_turn_into_nan() -> None:
+    sane, huge = Linear([1, 0]), Linear([0, 1e30])
+    server([sane, huge], Counting({}), exploration=0.0, horizon=1).federate(PLENTY, [1])
+    assert sane.improvements[0][1] == [1]
+    assert np.isfinite(sane.improvements[0][2]).all()
+
+
+def test_no_round_without_a_step_that_can_be_paid() -> None:
+    budget, figures = server([Linear([0, 0])], Counting({})).federate(Budget(1, 1), [0, 1])
+    assert figures.server_env_steps == budget.server_env_steps == 0
 
 
 def test_targets_are_masked_on_terminated_and_never_on_truncated() -> None:

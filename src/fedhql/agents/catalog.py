@@ -2,9 +2,7 @@
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,7 +19,8 @@ def settings_class(kind: str) -> type[BaseModel] | None:
     """What validates this kind's settings; None for a class of the user's own."""
     if kind in KINDS:
         return KINDS[kind]
-    if ":" in kind:
+    module, _, name = kind.partition(":")
+    if module and name:
         return None
     raise SettingsError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}, package.module:Class")
 
@@ -69,18 +68,15 @@ def build_agent(
 
 
 def import_class(path: str) -> Callable[..., Any]:
-    """The class that "package.module:Class" names, looked for in the working directory too."""
+    """The class that "package.module:Class" names."""
     module_name, _, class_name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` does; a console script does not
-        sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the user's module exists; what is missing is something it imports
         raise AgentRefused(
-            f"kind = {path!r}: there is no module {module_name!r} on the Python path or in {here}"
+            f"kind = {path!r}: there is no module {module_name!r} here or on the Python path"
         ) from error
     try:
         found: Callable[..., Any] = getattr(module, class_name)

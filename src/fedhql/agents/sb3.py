@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from stable_baselines3 import DQN
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import safe_mean
@@ -17,6 +18,7 @@ from fedhql.agents.randomness import PrivateStreams
 from fedhql.agents.settings import Sb3DqnSettings
 from fedhql.contract import Actions, States, Values
 from fedhql.environments import Environment, ReplayableEnvironment
+from fedhql.errors import AgentRefused
 
 ACTIVATIONS: dict[str, type[torch.nn.Module]] = {
     "relu": torch.nn.ReLU,
@@ -46,12 +48,30 @@ class Sb3DqnAgent:
         seed: int,
     ) -> None:
         self._settings = settings
+        self._seed = seed
         self._anneal_env_steps = settings.exploration_fraction * budget_env_steps
         self._streams = PrivateStreams(seed)
         # Outside the Monitor, so that a restored position has its episode statistics too.
         self._env = ReplayableEnvironment(Monitor(env), seed)
         with self._streams:
-            self._model = DQN(
+            self._model = self._build(discount)
+        # Its own would make a directory for temporary files with every call of `self_learn`.
+        self._model.set_logger(Logger(folder=None, output_formats=[]))
+        # SB3 would restart its ε schedule with every chunk of learning; ours counts all steps.
+        self._model.exploration_schedule = self._epsilon
+        self._model.exploration_rate = self._epsilon(1.0)
+        self._q_net = self._model.q_net
+        self._improver = torch.optim.Adam(
+            self._q_net.parameters(), lr=settings.improvement_learning_rate
+        )
+        self._improved = False  # since self-learning last began
+        self._since_training = 0  # env steps collected towards the next training step
+
+    def _build(self, discount: float) -> DQN:
+        settings = self._settings
+        annealed = settings.exploration_fraction > 0
+        try:
+            return DQN(
                 settings.policy,
                 self._env,
                 learning_rate=settings.learning_rate,
@@ -64,24 +84,23 @@ class Sb3DqnAgent:
                 gradient_steps=settings.gradient_steps,
                 target_update_interval=settings.target_update_interval,
                 max_grad_norm=settings.max_grad_norm,
+                exploration_initial_eps=(
+                    settings.exploration_initial_eps if annealed else settings.exploration_final_eps
+                ),
+                exploration_final_eps=settings.exploration_final_eps,
+                exploration_fraction=settings.exploration_fraction if annealed else 1.0,
                 policy_kwargs={
                     "net_arch": list(settings.hidden),
                     "activation_fn": ACTIVATIONS[settings.activation],
                     "optimizer_class": getattr(torch.optim, settings.optimizer),
                     "optimizer_kwargs": dict(settings.optimizer_kwargs),
                 },
-                seed=seed,
+                seed=self._seed,
                 device=settings.device,
             )
-        # SB3 would restart its ε schedule with every chunk of learning; ours counts all steps.
-        self._model.exploration_schedule = self._epsilon
-        self._model.exploration_rate = self._epsilon(1.0)
-        self._q_net = self._model.q_net
-        self._improver = torch.optim.Adam(
-            self._q_net.parameters(), lr=settings.improvement_learning_rate
-        )
-        self._improved = False  # since self-learning last began
-        self._since_training = 0  # env steps collected towards the next training step
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+            # A policy that does not fit the observations, an optimiser's unknown keyword, ...
+            raise AgentRefused(f"stable-baselines3 refuses these settings: {error}") from error
 
     def self_learn(self, env_steps: int) -> None:
         """The body of SB3's own `learn`, cut so that it takes exactly `env_steps` steps.

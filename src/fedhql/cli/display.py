@@ -1,7 +1,6 @@
 """What a person sees of a run: bars while it works, a table at the end."""
 
 from collections.abc import Sequence
-from statistics import fmean
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from fedhql.experiments.cell import Progress as CellProgress
 from fedhql.results.run_directory import Cell
-from fedhql.results.summary import AgentSummary
+from fedhql.results.summary import AgentSummary, Summary, mean_over_agents
 
 
 class LiveDisplay:
@@ -71,7 +70,7 @@ class LiveDisplay:
         self._bars.stop()
 
 
-def results_table(summary: dict[str, dict[str, AgentSummary]]) -> Table:
+def results_table(summary: Summary) -> Table:
     """Agents down, arms across: the paper's metric, and beside it what it hides."""
     table = Table(title="mean return: best evaluation, and last tenth")
     table.add_column("agent")
@@ -80,15 +79,12 @@ def results_table(summary: dict[str, dict[str, AgentSummary]]) -> Table:
         table.add_column(f"{arm}\nrecent", justify="right")
     names = list(dict.fromkeys(name for agents in summary.values() for name in agents))
     for name in names:
-        table.add_row(name, *_cells([[arm[name]] for arm in summary.values()]))
+        table.add_row(name, *_cells([agents[name] for agents in summary.values()]))
     table.add_section()
-    table.add_row("mean", *_cells([list(arm.values()) for arm in summary.values()]))
+    table.add_row("mean", *_cells([mean_over_agents(agents) for agents in summary.values()]))
     return table
 
 
-def _cells(arms: Sequence[Sequence[AgentSummary]]) -> list[str]:
-    cells = []
-    for agents in arms:
-        cells.append(f"{fmean(agent.best_mean_return for agent in agents):.4g}")
-        cells.append(f"{fmean(agent.recent_mean_return for agent in agents):.4g}")
-    return cells
+def _cells(arms: Sequence[AgentSummary]) -> list[str]:
+    pairs = ((arm.best_mean_return, arm.recent_mean_return) for arm in arms)
+    return [f"{value:.4g}" for pair in pairs for value in pair]

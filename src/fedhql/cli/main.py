@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,14 +19,16 @@ from fedhql.experiments.processes import WorkerFailed
 from fedhql.experiments.run import run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings, read_settings_file
 from fedhql.results.figures import draw_figures
+from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import ARMS, RunDirectory
-from fedhql.results.summary import write_summary
+from fedhql.results.summary import summarise
 from fedhql.results.tensorboard import require_tensorboard
 
 app = typer.Typer(
     help="Federated heterogeneous Q-learning: black-box agents learn from each other's values.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # it would take [default: ...] for markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -33,10 +36,12 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    # A user's agents and environments are looked for where they work, as `python -m` does.
+    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except FedHQLError as error:
-        _fail(str(error), 2)
+        _fail(" ".join(str(error).split()), 2)  # one line, whatever a library put into it
     except WorkerFailed as error:
         _fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
 
@@ -65,12 +70,17 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="independent (agents alone) or fedhql; repeat for several.  [default: both]",
+            help="independent (agents alone) or fedhql; repeat for several; added to those of a "
+            "run that is resumed.  [default: both]",
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="0,1,...", help="One run of every arm per seed.  [default: 0]"),
+        typer.Option(
+            metavar="0,1,...",
+            help="Every arm runs once with each seed; added to those of a run that is resumed."
+            "  [default: 0]",
+        ),
     ] = None,
     budget: Annotated[
         int | None,
@@ -134,14 +144,15 @@ def run(
                 jobs=jobs or _cores(),
                 tensorboard=tensorboard,
                 command=sys.argv,
+                started=datetime.now(UTC),
                 clock=time.monotonic,
                 display=display,
             )
     except KeyboardInterrupt:  # here, because typer would only say "Aborted"
         _fail("interrupted; go on with --resume", 130)
-    console.print(results_table(write_summary(directory)))
+    console.print(results_table(summarise(read_rows(directory.evaluations, EvaluationRow))))
     draw_figures(directory, f"{chosen.environment.id}, {len(chosen.agents)} agents")
-    console.print(f"results: {out}", soft_wrap=True, highlight=False)
+    console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

@@ -21,12 +21,11 @@ def make_environment(env_id: str, options: Mapping[str, Any] | None = None) -> E
     try:
         # The passive checker costs a third of a CartPole step and repeats itself per copy.
         env: Environment = gym.make(env_id, disable_env_checker=True, **(options or {}))
-    except gym.error.DependencyNotInstalled as error:
-        if "box2d" in str(error).lower():
+    except Exception as error:  # an environment's constructor may raise anything at its options
+        if isinstance(error, gym.error.DependencyNotInstalled) and "box2d" in str(error).lower():
             raise MissingExtra.named("box2d", f"environment {env_id!r}") from error
-        raise EnvironmentRefused(f"environment.id = {env_id!r}: {_one_line(error)}") from error
-    except (gym.error.Error, ModuleNotFoundError, TypeError) as error:
-        raise EnvironmentRefused(f"environment.id = {env_id!r}: {_one_line(error)}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvironmentRefused(f"environment.id = {env_id!r}: {reason}") from error
     return _with_array_observations(_with_plain_actions(env_id, env))
 
 
@@ -53,7 +52,3 @@ def _with_array_observations(env: Environment) -> Environment:
     if isinstance(env.observation_space, spaces.Box | spaces.Discrete):
         return env
     return FlattenObservation(env)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

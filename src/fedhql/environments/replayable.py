@@ -2,7 +2,8 @@
 
 Many environments cannot be pickled (Box2D's worlds live in C++). Gymnasium asks instead that an
 episode be a function of its seed and its actions, so those two are a position: restoring it is
-resetting with the seed and taking the actions again.
+resetting with the seed and taking the actions again. (So a position grows with its episode, and an
+environment whose episodes never end has a position as long as its past.)
 """
 
 from typing import Any

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fedhql.agents import build_agent
 from fedhql.contract import BlackBoxAgent
-from fedhql.environments import EnvironmentBatch, action_count, make_environment
+from fedhql.environments import action_count, make_environment
 from fedhql.errors import AgentRefused
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.federation import Cohort, FederationServer, InProcessCohort
+from fedhql.federation import Cohort, FederationServer, InProcessCohort, ServerEnvironments
 
 
 class Stream(IntEnum):
@@ -43,6 +43,9 @@ def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]
             )
         except AgentRefused as error:
             raise AgentRefused(f"{settings.agent_names[n]}: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised while {settings.agent_names[n]} ({agent.kind}) was built")
+            raise
         agents.append(built)
     return agents
 
@@ -63,15 +66,17 @@ def build_cohort(
     return cohort
 
 
-def build_server(settings: ExperimentSettings, cohort: Cohort) -> FederationServer:
-    federation, environment = settings.federation, settings.environment
+def build_server(
+    settings: ExperimentSettings, cohort: Cohort, environments: ServerEnvironments
+) -> FederationServer:
+    federation = settings.federation
     return FederationServer(
         cohort,
-        EnvironmentBatch(environment.id, federation.query_batch, environment.options),
+        environments,
         federation.action_rule(),
         horizon_steps=federation.horizon_steps,
         learning_rate=federation.learning_rate,
-        discount=environment.discount,
+        discount=settings.environment.discount,
     )
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ def finish_cell(
     tensorboard: bool,
 ) -> None:
     """Run a cell, from its last checkpoint if it has one, until its budget is spent."""
-    # A worker that outlived its killed parent by a moment may still hold the lock: wait.
-    with (
-        locked(directory.cell(cell), wait=True),
-        closing(_CellRun(settings, cell, directory, report, clock, tensorboard)) as run,
-    ):
-        run.until_budget_is_spent()
+    # A worker that outlived its killed parent by a moment may hold the lock, and even finish.
+    with locked(directory.cell(cell), wait=True):
+        if directory.result(cell).exists():
+            return
+        with closing(_CellRun(settings, cell, directory, report, clock, tensorboard)) as run:
+            run.until_budget_is_spent()
 
 
 class _CellRun:
@@ -64,15 +65,17 @@ class _CellRun:
         self._report, self._clock = report, clock
         self._agents = build_agents(settings, cell.seed)
         self._cohort = build_cohort(settings, self._agents, self._on_self_learned)
+        make_batch = partial(
+            EnvironmentBatch, settings.environment.id, options=settings.environment.options
+        )
+        self._evaluation_environments = make_batch(
+            size=len(self._agents) * settings.evaluation.episodes
+        )
         self._server: FederationServer | None = None
         if cell.arm == "fedhql":
-            self._server = build_server(settings, self._cohort)
-        self._evaluation_environments = EnvironmentBatch(
-            settings.environment.id,
-            len(self._agents) * settings.evaluation.episodes,
-            settings.environment.options,
-        )
-        self._checkpoints = Checkpoints(directory.cell(cell) / "checkpoint", clock)
+            self._server_environments = make_batch(size=settings.federation.query_batch)
+            self._server = build_server(settings, self._cohort, self._server_environments)
+        self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
         self._board = TensorBoard(directory.tensorboard(cell) if tensorboard else None)
         # From here on, what a checkpoint holds besides the agents:
         self._round = 0
@@ -126,6 +129,11 @@ class _CellRun:
     def close(self) -> None:
         self._cohort.close()
         self._evaluation_environments.close()
+        if self._server is not None:
+            self._server_environments.close()
+            # Beside the rows, because a cell that stops with an error has no result.
+            refused = json.dumps(self._server.refused)
+            write_atomically(self._directory.refused_answers(self._cell), refused + "\n")
         self._board.close()
         self._evaluations.close()
         self._federation.close()

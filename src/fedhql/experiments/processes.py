@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,10 @@ class WorkerFailed(Exception):
     """A task died of a defect, ours or an agent's; its traceback is the message."""
 
 
+class _Done:
+    """A worker's last message, if it got through its task."""
+
+
 def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any], None]) -> None:
     """Run picklable tasks, `jobs` at a time; the first failure stops them all and is raised."""
     waiting = list(tasks)
@@ -27,45 +32,73 @@ def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any
     with _all_ended(running):
         while waiting or running:
             while waiting and len(running) < jobs:
-                receiver, process = _start(waiting.pop(0))
-                running[receiver] = process
+                _start(waiting.pop(0), running)
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 try:
                     message = ready.recv()
                 except EOFError:
-                    _require_clean_exit(running.pop(ready))
-                    continue
+                    raise _died(running[ready]) from None
                 if isinstance(message, BaseException):
                     raise message
-                on_message(message)
+                if isinstance(message, _Done):
+                    running.pop(ready).join()
+                else:
+                    on_message(message)
 
 
-def _start(task: Task) -> tuple[Connection, SpawnProcess]:
+def _start(task: Task, running: dict[Connection, SpawnProcess]) -> None:
     # Spawned, not forked: torch and JAX do not survive a fork of a process with threads.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(task, sender))
-    process.start()
+    with _as_workers_start():  # no interrupt can come between its start and our knowing of it
+        process.start()
+        running[receiver] = process
     sender.close()  # so that the worker's death shows as an end of file here
-    return receiver, process
+
+
+@contextmanager
+def _as_workers_start() -> Iterator[None]:
+    """What a new process inherits: one numeric thread, and deafness to Ctrl-C.
+
+    Libraries read the thread variables when they are loaded, so they must be there before. Cells
+    are what runs in parallel, and sums must not depend on how many threads there are. An interrupt
+    is for the parent, which ends its workers; theirs would be a traceback each.
+    """
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in threads}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(dict.fromkeys(threads, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _work(task: Task, sender: Connection) -> None:
-    """The worker's main: one numeric thread, no life without its parent."""
-    # Cells are what runs in parallel; and sums must not depend on how many threads there are.
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
+    """The worker's main. It has no life without its parent."""
+
+    def send(message: object) -> None:
+        try:
+            sender.send(message)
+        except BrokenPipeError:
+            os._exit(1)  # the parent is gone
+
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    logging.getLogger("fedhql").addHandler(_SendingHandler(sender))
+    logging.getLogger("fedhql").addHandler(_SendingHandler(send))
     try:
-        task(sender.send)
-    except KeyboardInterrupt:
-        pass  # the parent was interrupted too, and says so
+        task(send)
+        send(_Done())
     except FedHQLError as error:
-        sender.send(error)
+        send(error)
     except Exception:  # noqa: BLE001 - it is raised again, in the parent
-        sender.send(WorkerFailed(traceback.format_exc()))
+        send(WorkerFailed(traceback.format_exc()))
 
 
 def _die_with_parent() -> None:
@@ -76,21 +109,20 @@ def _die_with_parent() -> None:
 
 
 class _SendingHandler(logging.Handler):
-    def __init__(self, sender: Connection) -> None:
+    def __init__(self, send: Callable[[object], None]) -> None:
         super().__init__(logging.WARNING)
-        self._sender = sender
+        self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._sender.send(record)
+        self._send(record)
 
 
-def _require_clean_exit(process: SpawnProcess) -> None:
+def _died(process: SpawnProcess) -> FedHQLError:
     process.join()
-    if process.exitcode:
-        raise FedHQLError(
-            f"a worker process ended with exit code {process.exitcode} (negative: killed by that "
-            "signal; -9 is often a lack of memory); go on with --resume"
-        )
+    return FedHQLError(
+        f"a worker process ended before its work did, with exit code {process.exitcode} (negative: "
+        "killed by that signal; -9 is often a lack of memory); go on with --resume"
+    )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """An experiment: arms times seeds as cells, in one run directory, resumable at any moment."""
 
 import logging
+import shutil
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ from fedhql.experiments.cell import Progress, finish_cell
 from fedhql.experiments.processes import run_in_processes
 from fedhql.experiments.settings import ExperimentSettings, differing_keys, read_settings
 from fedhql.results.files import write_atomically
-from fedhql.results.run_directory import Cell, RunDirectory, new_manifest
+from fedhql.results.run_directory import ARMS, Cell, RunDirectory, platform_facts
+from fedhql.results.summary import write_summary
 
 
 class Display(Protocol):
@@ -33,24 +35,26 @@ def run_experiment(
     jobs: int,
     tensorboard: bool,
     command: Sequence[str],
+    started: datetime,
     clock: Callable[[], float],
     display: Display,
 ) -> None:
-    """Run what is missing of the cells; `arms` and `seeds` empty means those begun before."""
-    if resume and directory.is_run():
-        _require_same(settings, directory)
-    else:
-        directory.require_unused()
+    """Run what is missing of arms x seeds; those of a run that is resumed are added to them."""
+    _require_ours(directory, settings, resume)
+    if not directory.is_run():  # so that a mistake leaves no directory behind
         run_in_processes([partial(_try_out, settings)], 1, _log)
-    directory.require_writable()
     with directory.locked():
-        manifest = _open(directory, settings, arms, seeds)
+        _require_ours(directory, settings, resume)  # another may have been quicker
+        manifest = _manifest(directory, arms, seeds)
+        session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
+        session |= platform_facts()
+        write_atomically(directory.settings, settings.as_toml())
+        _write_manifest(directory, manifest, session)
+
         cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
         left = [cell for cell in cells if not directory.result(cell).exists()]
-        session: dict[str, Any] = {
-            "command": list(command),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        for cell in set(cells) - set(left):  # killed when it had just finished
+            shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
         display.start(left, settings.budget.env_steps_per_agent)
         try:
@@ -61,30 +65,39 @@ def run_experiment(
             )
         finally:
             directory.merge_records()
-            session["wall_seconds"] = round(clock() - begun, 3)
-            directory.write_manifest(manifest | {"sessions": [*manifest["sessions"], session]})
+            write_summary(directory)
+            _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
 
 
-def _open(
-    directory: RunDirectory, settings: ExperimentSettings, arms: Sequence[str], seeds: Sequence[int]
-) -> dict[str, Any]:
-    """The manifest, new or from before; arms and seeds asked for now are added to it."""
-    before = directory.read_manifest() if directory.is_run() else {}
-    manifest = new_manifest(
-        arms=[*before.get("arms", []), *arms], seeds=[*before.get("seeds", []), *seeds]
-    )
-    manifest["sessions"] = before.get("sessions", [])
-    write_atomically(directory.settings, settings.as_toml())
-    directory.write_manifest(manifest)
-    return manifest
-
-
-def _require_same(settings: ExperimentSettings, directory: RunDirectory) -> None:
+def _require_ours(directory: RunDirectory, settings: ExperimentSettings, resume: bool) -> None:
+    """The directory is unused, or it is to be resumed and holds the very same experiment."""
+    if not (resume and directory.is_run()):
+        directory.require_unused()
+        return
     theirs = read_settings(directory.settings.read_text())
     if different := differing_keys(settings, theirs):
         raise RunDirectoryError(
             f"{directory.path} holds another run, whose settings differ: {'; '.join(different)}"
         )
+
+
+def _manifest(directory: RunDirectory, arms: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    before = directory.read_manifest() if directory.is_run() else {}
+    return {
+        "arms": sorted({*before.get("arms", []), *arms}, key=ARMS.index),
+        "seeds": sorted({*before.get("seeds", []), *seeds}),
+        "sessions": before.get("sessions", []),
+    }
+
+
+def _write_manifest(
+    directory: RunDirectory, manifest: dict[str, Any], session: dict[str, Any]
+) -> None:
+    """With this session as the last; what a reader looks for first stands at the top."""
+    sessions = [*manifest["sessions"], session]
+    first = {key: value for key, value in sessions[0].items() if key != "wall_seconds"}
+    total = {"wall_seconds": sum(each.get("wall_seconds", 0.0) for each in sessions)}
+    directory.write_manifest(first | total | manifest | {"sessions": sessions})
 
 
 def _try_out(settings: ExperimentSettings, send: Callable[[Any], None]) -> None:

@@ -175,6 +175,8 @@ def _apply(content: dict[str, Any], override: str) -> None:
     value = _toml_value(text.strip())
     if path[0] == "agents":
         agents = content.get("agents", [])
+        if not isinstance(agents, list):
+            raise SettingsError("agents: write [[agents]], with two brackets, once for each agent")
         if path[1].isdigit():
             if not 1 <= int(path[1]) <= len(agents) or len(path) < 3:
                 raise SettingsError(

@@ -19,7 +19,7 @@ class Answers:
     A missing answer is an ordinary value here, not an exception.
     """
 
-    q_NBA: NDArray[np.float32]  # the N agents that answered usably, in cohort order
+    q_NBA: NDArray[np.float64]  # the N agents that answered usably, in cohort order
     members: tuple[int, ...]  # their indices in the cohort
     refused: Mapping[int, str]  # index -> reason, for everybody else
 
@@ -82,12 +82,13 @@ class InProcessCohort:
                 answers.append(np.empty((0, self._action_count), dtype=np.float32))
                 continue
             with _blaming(name, agent):
-                answer = agent.q_values(asked)
+                # Copies, here and in `improve`: no agent can reach another through an array.
+                answer = agent.q_values(asked.copy())
             answers.append(checked_answer(name, answer, len(asked), self._action_count))
         return answers
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        self._each(lambda agent: agent.improve(states, actions, targets))
+        self._each(lambda agent: agent.improve(states.copy(), actions.copy(), targets.copy()))
 
     def close(self) -> None:
         self._each(lambda agent: agent.close() if isinstance(agent, Closable) else None)
@@ -101,8 +102,8 @@ class InProcessCohort:
 def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
     """The answer as float32 (B, A), or an error that names the agent."""
     try:
-        values = np.asarray(answer, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        values = np.asarray(answer, dtype=np.float32).copy()
+    except (RuntimeError, TypeError, ValueError) as error:  # torch: a tensor that requires grad
         raise AgentRefused(
             f"{name}: q_values must return an array of numbers of shape {(B, A)}; got "
             f"{type(answer).__name__} ({error})"
@@ -119,8 +120,9 @@ def usable_answers(q: Sequence[Values]) -> Answers:
     finite = [bool(np.isfinite(values).all()) for values in q]
     members = tuple(n for n, usable in enumerate(finite) if usable)
     refused = {n: "NaN or infinity" for n, usable in enumerate(finite) if not usable}
-    empty = np.empty((0, *q[0].shape), dtype=np.float32)
-    return Answers(np.stack([q[n] for n in members]) if members else empty, members, refused)
+    # In float64, so that the spread of large finite answers is finite too.
+    q_NBA = np.array([q[n] for n in members], dtype=np.float64).reshape(-1, *q[0].shape)
+    return Answers(q_NBA, members, refused)
 
 
 def _require_contract(name: str, agent: object) -> None:

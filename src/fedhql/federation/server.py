@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,9 @@ from fedhql.federation.td import fed_td
 
 log = logging.getLogger(__name__)
 
-Rule = Callable[[Values], Values]  # q (N, B, A) -> scores (B, A): FedUCB with its constants bound
+Rule = Callable[
+    [NDArray[Any]], NDArray[Any]
+]  # q (N, B, A) -> scores (B, A): FedUCB with its constants bound
 
 
 class ServerEnvironments(Protocol):
@@ -93,7 +95,9 @@ class FederationServer:
         q_NBA = self._query(states).q_NBA
         actions = self._rule(q_NBA).argmax(axis=1)  # ties: the lowest index
         next_states, rewards, terminated, ended = self._environments.step(actions)
-        next_q_mean = self._query(next_states).q_NBA.mean(axis=0)
+        next_q_mean = np.zeros_like(q_NBA[0])  # nobody is asked about a terminal state
+        if not terminated.all():
+            next_q_mean[~terminated] = self._query(next_states[~terminated]).q_NBA.mean(axis=0)
 
         rows = np.arange(len(states))
         q_selected_NB = q_NBA[:, rows, actions]
@@ -105,7 +109,7 @@ class FederationServer:
             terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
-        )
+        ).astype(np.float32)
         self._cohort.improve(states, actions, targets)
         figures_B = (
             q_selected_NB.std(axis=0),

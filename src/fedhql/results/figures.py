@@ -19,10 +19,17 @@ from fedhql.results.summary import Curve, curves
 STYLES = {"independent": ("#D55E00", "--"), "fedhql": ("#0072B2", "-")}
 LABELS = {"independent": "independent", "fedhql": "FedHQL"}
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
-MEASURES: dict[str, Callable[[EvaluationRow], float]] = {
-    "max mean return (the paper's metric)": lambda row: row.best_mean_return,
-    "mean return of each evaluation": lambda row: row.mean_return,
-}
+
+
+def best(row: EvaluationRow) -> float:
+    return row.best_mean_return
+
+
+def each(row: EvaluationRow) -> float:
+    return row.mean_return
+
+
+MEASURES = {"max mean return (the paper's metric)": best, "mean return of each evaluation": each}
 
 
 def draw_figures(directory: RunDirectory, title: str) -> list[Path]:
@@ -60,17 +67,18 @@ def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(2.6 * columns + 1, 2.6 * rows + 0.8), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    measure = MEASURES["max mean return (the paper's metric)"]
     for axes, name in zip(panels, names, strict=False):
         for (arm, agent), seeds in found.items():
             if agent == name:
-                _draw(axes, arm, [_mean_curve([seed], measure) for seed in seeds])
+                _draw(axes, arm, [_mean_curve([seed], best) for seed in seeds])
+                x, y = _mean_over_seeds([_mean_curve([seed], each) for seed in seeds])
+                axes.plot(x, y, color=STYLES[arm][0], linestyle=":", linewidth=1.2)
         axes.set_title(name, fontsize=10)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     panels[0].legend(frameon=False, fontsize=8)
     figure.supxlabel(X_LABEL, fontsize=10)
-    figure.supylabel("max mean return", fontsize=10)
+    figure.supylabel("max mean return\n(dotted: each evaluation)", fontsize=10)
     figure.suptitle(title)
     return figure
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    _sync(path.parent)
 
 
 @contextmanager
@@ -26,10 +27,8 @@ def whole_directory(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed here
     temporary.mkdir()
     yield temporary
-    for file in temporary.rglob("*"):
-        if file.is_file():
-            _sync(file)
-    _sync(temporary)
+    for entry in (*temporary.rglob("*"), temporary):
+        _sync(entry)
     old = path.with_name(f".{path.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():  # unlike a file, a directory cannot be replaced by one rename

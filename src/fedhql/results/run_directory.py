@@ -10,8 +10,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,9 +51,15 @@ class RunDirectory:
     def cell(self, cell: Cell) -> Path:
         return self.path / "cells" / str(cell)
 
+    def checkpoints(self, cell: Cell) -> Path:
+        return self.cell(cell) / "checkpoint"
+
     def result(self, cell: Cell) -> Path:
         """Written last: a cell that has it is finished."""
         return self.cell(cell) / "result.json"
+
+    def refused_answers(self, cell: Cell) -> Path:
+        return self.cell(cell) / "refused_answers.json"
 
     def agent(self, cell: Cell, agent: str) -> Path:
         return self.path / "agents" / str(cell) / agent
@@ -98,17 +104,16 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        try:
-            with locked(self.path, wait=False):
-                yield
-        except BlockingIOError as error:
-            raise RunDirectoryError(f"{self.path} is in use by another fedhql run") from error
-
-    def require_writable(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunDirectoryError(f"{self.path} cannot be written: {error.strerror}") from error
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path, wait=False))
+            except BlockingIOError as error:
+                raise RunDirectoryError(f"{self.path} is in use by another fedhql run") from error
+            except OSError as error:
+                raise RunDirectoryError(
+                    f"{self.path} cannot be written: {error.strerror}"
+                ) from error
+            yield
 
     def read_manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.manifest.read_text())
@@ -118,15 +123,12 @@ class RunDirectory:
         write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
 
 
-def new_manifest(arms: Iterable[str], seeds: Iterable[int]) -> dict[str, Any]:
+def platform_facts() -> dict[str, Any]:
     return {
-        "arms": sorted(set(arms), key=ARMS.index),
-        "seeds": sorted(set(seeds)),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "sessions": [],
     }
 
 
