@@ -274,7 +274,7 @@ def learn(arm: str, env_steps_per_agent: int, seed: int) -> NDArray[np.float64]:
         print(f"{arm:9} {budget.consumed_per_agent:7.0f} steps", *shown, sep="   ", flush=True)
         # An exchange upsets the agents' greedy policies until they have self-learned again, so
         # none is held that a whole phase of self-learning could not follow.
-        left_to_exchange = budget.affordable_server_steps - N * wanted
+        left_to_exchange = budget.remaining_env_steps - N * wanted
         if arm == "federated" and left_to_exchange >= HORIZON_STEPS * QUERY_BATCH:
             seeds = seeds_for(seed, Stream.SERVER, len(rounds), count=QUERY_BATCH)
             budget, _ = server.federate(budget, seeds.tolist())

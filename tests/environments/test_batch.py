@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from fedhql.environments import EnvironmentBatch, make_environment
 
@@ -34,7 +35,9 @@ def test_truncated_ends_without_terminating() -> None:
     assert len(batch.running) == 0
 
 
-def test_fewer_seeds_than_environments() -> None:
+def test_fewer_seeds_than_environments_but_never_more() -> None:
     batch = EnvironmentBatch("FrozenLake-v1", 5)
+    with pytest.raises(ValueError, match="longer"):
+        batch.reset(range(6))
     assert batch.reset([1, 2]).shape == (2,)
     assert batch.step(np.array([0, 1]))[0].shape == (2,)

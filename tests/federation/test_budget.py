@@ -12,5 +12,5 @@ def test_self_learning_is_cut_to_what_is_left() -> None:
     spent = budget.after_self_learning(600).after_server_steps(1)
     # 399.75 steps are left; a quarter step cannot be taken.
     assert spent.affordable_self_learning(600) == 399
-    assert spent.affordable_server_steps == 4 * 400 - 1
+    assert spent.remaining_env_steps == 4 * 400 - 1
     assert spent.after_self_learning(399).affordable_self_learning(600) == 0

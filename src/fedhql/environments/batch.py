@@ -24,7 +24,7 @@ class EnvironmentBatch:
     def reset(self, seeds: Sequence[int]) -> NDArray[Any]:
         """Start an episode per seed (at most B) -> states (len(seeds), *obs)."""
         self.running = np.arange(len(seeds))
-        starts = zip(self._environments, seeds, strict=False)
+        starts = zip(self._environments[: len(seeds)], seeds, strict=True)
         return np.array([env.reset(seed=int(seed))[0] for env, seed in starts], dtype=self._dtype)
 
     def step(

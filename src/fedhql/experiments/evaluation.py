@@ -11,7 +11,7 @@ def evaluate(
     cohort: Cohort,
     environments: EnvironmentBatch,
     seeds_NE: NDArray[np.uint32],
-    episode_step_limit: int,
+    episode_step_limit: int = 10_000,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Each of N agents plays E greedy episodes -> returns (N, E), lengths (N, E).
 

@@ -22,14 +22,14 @@ class Budget:
         return self.own_env_steps + self.server_env_steps / self.agents
 
     @property
-    def affordable_server_steps(self) -> int:
-        """Steps, over all agents, that are left."""
+    def remaining_env_steps(self) -> int:
+        """What is left, over all agents and the server together."""
         spent = self.own_env_steps * self.agents + self.server_env_steps
         return self.env_steps_per_agent * self.agents - spent
 
     def affordable_self_learning(self, wanted_env_steps: int) -> int:
         """How long each agent may self-learn now: as wanted, or what is left."""
-        return min(wanted_env_steps, self.affordable_server_steps // self.agents)
+        return min(wanted_env_steps, self.remaining_env_steps // self.agents)
 
     def after_self_learning(self, env_steps: int) -> "Budget":
         return replace(self, own_env_steps=self.own_env_steps + env_steps)

@@ -75,7 +75,7 @@ class FederationServer:
         sums = np.zeros(3)  # of spread, TD error and loss, over all server transitions
         states = self._environments.reset(seeds)
         for _ in range(self._horizon_steps):
-            if not 0 < len(states) <= budget.affordable_server_steps:
+            if not 0 < len(states) <= budget.remaining_env_steps:
                 break
             budget = budget.after_server_steps(len(states))
             states, step_sums = self._step(states)
