@@ -45,6 +45,10 @@ def test_ci_calls_what_the_readme_tells() -> None:
     assert "make test" in ci
 
 
+def test_there_is_a_picture() -> None:
+    assert re.search(r"!\[.+\]\(docs/.+\.png\)", README)
+
+
 def test_every_linked_file_is_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
