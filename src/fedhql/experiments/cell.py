@@ -139,7 +139,6 @@ class _CellRun:
         self._federation.close()
 
     def _self_learn(self, env_steps: int) -> None:
-        self._learned_in_phase = 0
         self._cohort.self_learn(env_steps)
         self._learned_in_phase = 0
         self._budget = self._budget.after_self_learning(env_steps)

@@ -37,7 +37,7 @@ def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any
                 assert isinstance(ready, Connection)
                 try:
                     message = ready.recv()
-                except EOFError:
+                except (EOFError, OSError):  # OSError: killed in the middle of a message
                     raise _died(running[ready]) from None
                 if isinstance(message, BaseException):
                     raise message
