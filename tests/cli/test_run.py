@@ -99,6 +99,7 @@ def test_tensorboard_has_stable_baselines3s_tags(cartpole: Path) -> None:
 
     events = EventAccumulator(str(cartpole / "tensorboard" / "fedhql" / "seed0" / "agent1"))
     events.Reload()
+    assert [event.step for event in events.Scalars("eval/mean_reward")][:3] == [200, 400, 600]
     assert {
         "rollout/ep_rew_mean",
         "rollout/ep_len_mean",
@@ -107,10 +108,10 @@ def test_tensorboard_has_stable_baselines3s_tags(cartpole: Path) -> None:
         "train/learning_rate",
         "eval/mean_reward",
         "eval/mean_ep_length",
-    } <= set(events.Tags()["tensors"])
+    } <= set(events.Tags()["scalars"])
     server = EventAccumulator(str(cartpole / "tensorboard" / "fedhql" / "seed0" / "server"))
     server.Reload()
-    assert "federation/spread" in server.Tags()["tensors"]
+    assert "federation/spread" in server.Tags()["scalars"]
 
 
 def test_same_seed_same_bytes(cartpole: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from fedhql.experiments.cell import Progress, finish_cell
@@ -24,9 +25,9 @@ def finish(home: Path) -> list[Progress]:
 
 def test_progress_grows_to_the_budget(tmp_path: Path) -> None:
     consumed = [report.consumed_env_steps for report in finish(tmp_path)]
-    assert consumed == sorted(consumed)
+    assert all(later > earlier - 1e-6 for earlier, later in pairwise(consumed))
     assert consumed[0] == 100  # one of three agents has learned 300 steps
-    assert 890 < consumed[-1] <= 900
+    assert consumed[-1] == 900
 
 
 def test_a_finished_cell_is_not_touched_again(tmp_path: Path) -> None:

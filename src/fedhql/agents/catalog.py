@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -76,7 +77,7 @@ def import_class(path: str) -> Callable[..., Any]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the user's module exists; what is missing is something it imports
         raise AgentRefused(
-            f"kind = {path!r}: there is no module {module_name!r} here or on the Python path"
+            f"kind = {path!r}: no module {module_name!r} in {Path.cwd()} or on the Python path"
         ) from error
     try:
         found: Callable[..., Any] = getattr(module, class_name)

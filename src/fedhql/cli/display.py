@@ -50,7 +50,7 @@ class LiveDisplay:
     def show(self, progress: CellProgress) -> None:
         task = self._tasks[progress.cell]
         mean_return = progress.mean_return
-        note = "" if mean_return is None else f"return {mean_return:6.1f}"
+        note = "" if mean_return is None else f"latest return {mean_return:.4g}"
         if task not in self._begun:  # what a resumed cell has behind it says nothing of its speed
             self._begun.add(task)
             self._bars.reset(task, completed=int(progress.consumed_env_steps), note=note)
@@ -70,9 +70,10 @@ class LiveDisplay:
         self._bars.stop()
 
 
-def results_table(summary: Summary) -> Table:
+def results_table(summary: Summary, seeds: int) -> Table:
     """Agents down, arms across: the paper's metric, and beside it what it hides."""
-    table = Table(title="mean return: best evaluation, and last tenth")
+    title = f"mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
+    table = Table(title=title)
     table.add_column("agent")
     for arm in summary:
         table.add_column(f"{arm}\nmax mean", justify="right")

@@ -71,7 +71,7 @@ def run(
         typer.Option(
             metavar="ARM",
             help="independent (agents alone) or fedhql; repeat for several; added to those of a "
-            "run that is resumed.  [default: both]",
+            "run that is resumed.  [default: both, or the resumed run's]",
         ),
     ] = None,
     seeds: Annotated[
@@ -79,7 +79,7 @@ def run(
         typer.Option(
             metavar="0,1,...",
             help="Every arm runs once with each seed; added to those of a run that is resumed."
-            "  [default: 0]",
+            "  [default: 0, or the resumed run's]",
         ),
     ] = None,
     budget: Annotated[
@@ -113,7 +113,10 @@ def run(
         ),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+        bool,
+        typer.Option(
+            "--tensorboard", help="Also write TensorBoard event files, of what runs from now on."
+        ),
     ] = False,
 ) -> None:
     """Run an experiment: every arm with every seed, then a table, curves and a summary.
@@ -150,7 +153,8 @@ def run(
             )
     except KeyboardInterrupt:  # here, because typer would only say "Aborted"
         _fail("interrupted; go on with --resume", 130)
-    console.print(results_table(summarise(read_rows(directory.evaluations, EvaluationRow))))
+    rows = read_rows(directory.evaluations, EvaluationRow)
+    console.print(results_table(summarise(rows), seeds=len({row.seed for row in rows})))
     draw_figures(directory, f"{chosen.environment.id}, {len(chosen.agents)} agents")
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 

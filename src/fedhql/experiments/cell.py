@@ -96,7 +96,7 @@ class _CellRun:
             state = json.loads((checkpoint / "cell.json").read_text())
             self._round = state["round"]
             self._budget = Budget(**state["budget"])
-            self._best = state["best"]
+            self._best = list(state["best"].values())
             self._wall_seconds_before = state["wall_seconds"]
             self._checkpoints.seconds_spent = state["checkpoint_seconds"]
             if self._server is not None:
@@ -121,6 +121,8 @@ class _CellRun:
             self._round += 1
             if self._checkpoints.due():
                 self._checkpoint()
+        whole_budget = float(self._settings.budget.env_steps_per_agent)  # but for a last fraction
+        self._report(Progress(self._cell, whole_budget, self._mean_return))
         self._keep("last", range(len(self._agents)))
         result = {key: value for key, value in self._state().items() if key != "record_lengths"}
         write_atomically(self._directory.result(self._cell), json.dumps(result, indent=2) + "\n")
@@ -183,7 +185,9 @@ class _CellRun:
                 "eval/mean_reward": means[n],
                 "eval/mean_ep_length": float(lengths_NE[n].mean()),
             }
+            figures["time/budget_env_steps"] = self._budget.consumed_per_agent
             self._board.write(name, figures, self._budget.own_env_steps)
+        self._tell()
 
     def _federate(self, server: FederationServer) -> None:
         seeds = seeds_for(
@@ -232,7 +236,7 @@ class _CellRun:
         return {
             "round": self._round,
             "budget": vars(self._budget),
-            "best": self._best,
+            "best": dict(zip(self._cohort.names, self._best, strict=True)),
             "refused_answers": dict(self._server.refused) if self._server else {},
             "wall_seconds": self._wall_seconds_before + self._clock() - self._began,
             "checkpoint_seconds": self._checkpoints.seconds_spent,

@@ -39,6 +39,8 @@ def _model_inside(field: FieldInfo) -> type[BaseModel]:
 
 def _allowed(field: FieldInfo) -> str:
     """A field's type and range in words."""
+    if field.description:
+        return field.description
     annotation, metadata = field.annotation, field.metadata
     if get_origin(annotation) is UnionType:  # a number or nothing
         annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)

@@ -112,7 +112,11 @@ def _finish(
     tensorboard: bool,
     send: Callable[[Any], None],
 ) -> None:
-    finish_cell(settings, cell, directory, report=send, clock=clock, tensorboard=tensorboard)
+    try:
+        finish_cell(settings, cell, directory, report=send, clock=clock, tensorboard=tensorboard)
+    except Exception as error:
+        error.add_note(f"in {cell}")
+        raise
 
 
 def _dispatch(display: Display, message: Progress | logging.LogRecord) -> None:

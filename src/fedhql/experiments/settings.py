@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from fedhql.agents import settings_class
+from fedhql.agents import KINDS, settings_class
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
 from fedhql.federation import Rule, fed_ucb, fed_ucb_bernstein
@@ -21,7 +21,7 @@ class _Section(BaseModel):
 class EnvironmentSettings(_Section):
     """The MDP every agent and the server have a copy of."""
 
-    id: str
+    id: str = Field(description="a Gymnasium id such as 'CartPole-v1'")
     discount: float = Field(0.99, gt=0, le=1)
     """γ"""
     options: dict[str, Any] = {}
@@ -75,7 +75,7 @@ class AgentSettings(BaseModel):
     """One agent: its kind, and whatever else its kind understands."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    kind: str
+    kind: str = Field(description=f"{', '.join(KINDS)} or 'package.module:Class'")
 
     @property
     def options(self) -> dict[str, Any]:

@@ -76,7 +76,9 @@ class RunDirectory:
                 f"{self.path} already holds a run: go on with it with --resume, "
                 "or choose another --out"
             )
-        if self.path.exists() and (not self.path.is_dir() or any(self._foreign())):
+        if self.path.exists() and not self.path.is_dir():
+            raise RunDirectoryError(f"{self.path} is a file; --out takes a directory")
+        if self.path.exists() and any(self._foreign()):
             raise RunDirectoryError(f"{self.path} is not empty and holds no run of fedhql")
 
     def _foreign(self) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """A run as TensorBoard event files, one directory per agent, under stable-baselines3's tags."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,24 @@ def require_tensorboard() -> None:
 class TensorBoard:
     """Scalars of one cell, in a directory for each part of it; with no directory, nothing."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, wall_clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
+        self._wall_clock = wall_clock
         self._writers: dict[str, Any] = {}
 
     def write(self, part: str, figures: Mapping[str, float], step: int) -> None:
         if self._directory is None:
             return
-        if part not in self._writers:
-            from tensorboard.summary import Writer
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-            self._writers[part] = Writer(str(self._directory / part))
-        for tag, value in figures.items():
-            self._writers[part].add_scalar(tag, value, step)
+        if part not in self._writers:
+            self._writers[part] = EventFileWriter(str(self._directory / part))
+        # As simple values, which is what torch's writer, and so stable-baselines3's, puts there.
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+        event = Event(wall_time=self._wall_clock(), step=step, summary=Summary(value=values))
+        self._writers[part].add_event(event)
         self._writers[part].flush()
 
     def close(self) -> None:
