@@ -196,9 +196,9 @@ class _CellRun:
             self._round,
             count=self._settings.federation.query_batch,
         )
+        if len(seeds) > self._budget.remaining_env_steps:
+            return  # what is left does not pay for the round's first step
         self._budget, figures = server.federate(self._budget, seeds.tolist())
-        if figures.server_env_steps == 0:
-            return  # what is left of the budget does not pay for one server step
         row = FederationRow(
             arm=self._cell.arm,
             seed=self._cell.seed,
