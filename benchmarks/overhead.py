@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhql.environments import EnvironmentBatch
+from fedhql.environments.batch import EnvironmentBatch
 from fedhql.experiments.build import Stream, build_agents, build_cohort, build_server, seeds_for
 from fedhql.experiments.checkpoints import SHARE_OF_RUN, Checkpoints
 from fedhql.experiments.evaluation import evaluate

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
-from fedhql.environments import EnvironmentBatch
+from fedhql.environments.batch import EnvironmentBatch
 from fedhql.experiments.build import Stream, seeds_for
 from fedhql.experiments.evaluation import evaluate
 from fedhql.federation import Budget, FederationServer, InProcessCohort, fed_ucb

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from fedhql import BlackBoxAgent
-from fedhql.agents import build_agent, settings_class
-from fedhql.agents.catalog import KINDS
-from fedhql.environments import make_environment
+from fedhql.agents.catalog import KINDS, build_agent, settings_class
+from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 
 
@@ -15,6 +14,7 @@ def build(kind: str, **options: object) -> object:
         kind,
         options,
         lambda: make_environment("CartPole-v1"),
+        twin=None,
         discount=0.9,
         budget_env_steps=100,
         seed=5,
@@ -57,6 +57,7 @@ def test_every_kind_can_be_built_from_its_defaults(kind: str) -> None:
         kind,
         {},
         lambda: make_environment(env_id),
+        twin=None,
         discount=0.9,
         budget_env_steps=100,
         seed=5,

@@ -15,7 +15,7 @@ from stable_baselines3 import DQN
 from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.sb3 import Sb3DqnAgent
 from fedhql.agents.settings import Sb3DqnSettings
-from fedhql.environments import make_environment
+from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
 
 STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
@@ -60,7 +60,7 @@ def test_learns_as_stable_baselines3_itself_does() -> None:
 
     from stable_baselines3.common.monitor import Monitor
 
-    from fedhql.environments import ReplayableEnvironment
+    from fedhql.environments.replayable import ReplayableEnvironment
 
     env = ReplayableEnvironment(Monitor(make_environment("CartPole-v1")), 7)
     theirs = DQN(

@@ -7,7 +7,7 @@ import pytest
 from fedhql import BlackBoxAgent, Checkpointable
 from fedhql.agents.settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
-from fedhql.environments import make_environment
+from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
 from tests.known_mdps import optimal_q, random_mdp
 

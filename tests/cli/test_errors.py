@@ -53,7 +53,25 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--set", "agents.1.hiden=[8]"], "agents.1.hiden: unknown key"),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
-        (["cartpole-n5", "--arm", "both"], "--arm both: allowed: independent, fedhql"),
+        (
+            ["cartpole-n5", "--arm", "both"],
+            "--arm both: 'both' is no change of the federation; allowed: independent, fedhql, or ",
+        ),
+        (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
+        (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, messages, compiled"),
+        (["cartpole-n5", "--backbone", "tf"], "--backbone tf: allowed: dqn, sb3"),
+        (
+            ["cartpole-n5", "--set", "agents.double=true", "--backbone", "sb3"],
+            "agents.1.double: 'sb3-dqn' has no such setting",
+        ),
+        (
+            ["cartpole-n5", "--backbone", "sb3", "--engine", "compiled"],
+            "--engine compiled runs agents of kind 'dqn' only; agent1 is 'sb3-dqn'",
+        ),
+        (
+            ["cartpole-n5", "--set", "environment.id=Taxi-v3", "--engine", "compiled"],
+            "--engine compiled has no Taxi-v3; it has CartPole-v1, ",
+        ),
         (["cartpole-n5", "--set", "environment.id=Pendulum-v1"], "Discrete"),
         (["cartpole-n5", "--set", "environment.id=CartPole-v7"], "CartPole-v7"),
         (["cartpole-n5", "--set", "agents.3.kind=no_module:Class"], "agent3: kind = 'no_module"),

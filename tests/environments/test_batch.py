@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fedhql.environments import EnvironmentBatch, make_environment
+from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.make import make_environment
 
 
 def test_rows_follow_gymnasium_and_leave_when_their_episode_ends() -> None:

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhql.environments import action_count, make_environment
+from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import EnvironmentRefused
 
 

@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.environments import ReplayableEnvironment, make_environment
+from fedhql.environments.make import make_environment
+from fedhql.environments.replayable import ReplayableEnvironment
 
 
 def steps(env: ReplayableEnvironment, count: int, rng: np.random.Generator) -> list[Any]:

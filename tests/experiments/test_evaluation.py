@@ -3,7 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.environments import EnvironmentBatch, make_environment
+from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.make import make_environment
 from fedhql.experiments.evaluation import evaluate
 from fedhql.federation import InProcessCohort
 

@@ -71,7 +71,7 @@ def test_resolved_settings_read_back_as_themselves() -> None:
         ("agents.1.hiden=[8]", r"agents.1.hiden: unknown key; did you mean 'hidden'"),
         ("agents.1.hidden=[8,-8]", r"agents.1.hidden.2: -8 is wrong; .*whole number > 0"),
         ("agents.1.activation=cube", r"agents.1.activation: 'cube' is wrong; allowed: 'relu'"),
-        ("agents.1.kind=dqm", r"agents.1.kind: unknown kind 'dqm'; allowed: sb3-dqn, tabular"),
+        ("agents.1.kind=dqm", r"agents.1.kind: unknown kind 'dqm'; allowed: dqn, sb3-dqn, tabular"),
         ("agents.3.hidden=[8]", r"N from 1 to 2"),
         ("nonsense", r"write section.key=value"),
     ],
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_named_with_what_is_allowed(override: str, message: str
             "agents = []\n[environment]\nid = 'X'\n[budget]\nenv_steps_per_agent = 1",
             "agents: empty; .* at least one",
         ),
-        ("[[agents]]\nhidden = [8]", "environment: missing.*agents.1.kind: missing"),
+        ("[[agents]]\nhidden = [8]", "environment: missing; allowed: a table; budget: missing"),
     ],
 )
 def test_broken_files(text: str, message: str) -> None:
@@ -166,7 +166,7 @@ def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
         settings.agents[0].options["target_update_interval"],
     )
     common = {
-        "kind": "sb3-dqn",
+        "kind": "dqn",
         "learning_starts": 50_000,
         "batch_size": 32,
         "train_freq": 4,

@@ -62,7 +62,7 @@ def test_seeds_are_averaged_where_all_have_data() -> None:
 
 def test_every_seed_and_their_mean_are_drawn() -> None:
     axes = Figure().subplots()
-    _draw(axes, "fedhql", [points([0, 1], [0, 1]), points([0, 1], [2, 3])])
+    _draw(axes, "FedHQL", ("#0072B2", "-"), [points([0, 1], [0, 1]), points([0, 1], [2, 3])])
     assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [
         [0, 1],
         [2, 3],

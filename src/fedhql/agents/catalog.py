@@ -4,16 +4,23 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from fedhql.agents.settings import Sb3DqnSettings, TabularSettings
+from fedhql.agents.settings import DqnSettings, Sb3DqnSettings, TabularSettings
 from fedhql.contract import BlackBoxAgent
-from fedhql.environments import Environment
+from fedhql.environments.make import Environment
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 
-KINDS: Mapping[str, type[BaseModel]] = {"sb3-dqn": Sb3DqnSettings, "tabular": TabularSettings}
+if TYPE_CHECKING:  # the command line reads settings, and need not load jax for that
+    from fedhql.environments.twins import Twin
+
+KINDS: Mapping[str, type[BaseModel]] = {
+    "dqn": DqnSettings,
+    "sb3-dqn": Sb3DqnSettings,
+    "tabular": TabularSettings,
+}
 
 
 def settings_class(kind: str) -> type[BaseModel] | None:
@@ -31,12 +38,24 @@ def build_agent(
     options: Mapping[str, Any],
     make_environment: Callable[[], Environment],
     *,
+    twin: "Twin | None",
     discount: float,
     budget_env_steps: int,
     seed: int,
 ) -> BlackBoxAgent:
     """A kind of ours gets an environment; a class of the user's, its settings and a seed."""
     match kind:
+        case "dqn":
+            from fedhql.agents.dqn.agent import DqnAgent
+
+            return DqnAgent(
+                DqnSettings(**options).config(),
+                make_environment(),
+                twin,
+                discount=discount,
+                budget_env_steps=budget_env_steps,
+                seed=seed,
+            )
         case "tabular":
             from fedhql.agents.tabular import TabularAgent
 

@@ -17,7 +17,8 @@ from fedhql.agents.exploration import annealed_epsilon
 from fedhql.agents.randomness import PrivateStreams
 from fedhql.agents.settings import Sb3DqnSettings
 from fedhql.contract import Actions, States, Values
-from fedhql.environments import Environment, ReplayableEnvironment
+from fedhql.environments.make import Environment
+from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.errors import AgentRefused
 
 ACTIVATIONS: dict[str, type[torch.nn.Module]] = {

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from fedhql.agents.dqn.config import DqnConfig
+
 
 class _AgentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -28,40 +30,60 @@ class TabularSettings(_AgentSettings):
     """κ"""
 
 
-class Sb3DqnSettings(_AgentSettings):
-    """stable-baselines3's DQN, under its own names and, where the paper is silent, its defaults
-    of early 2023."""
+class _CommonDqnSettings(_AgentSettings):
+    """What both DQNs know, under stable-baselines3's names."""
 
-    hidden: tuple[PositiveInt, ...] = (64, 64)
+    hidden: tuple[PositiveInt, ...] = DqnConfig.hidden
+
+    learning_rate: PositiveFloat = DqnConfig.learning_rate
+    learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
+    buffer_size: PositiveInt = DqnConfig.buffer_size
+    batch_size: PositiveInt = DqnConfig.batch_size
+    train_freq: PositiveInt = DqnConfig.train_freq
+    gradient_steps: PositiveInt = DqnConfig.gradient_steps
+    target_update_interval: PositiveInt = DqnConfig.target_update_interval
+    tau: float = Field(DqnConfig.tau, gt=0, le=1)
+    max_grad_norm: PositiveFloat = DqnConfig.max_grad_norm
+
+    exploration_final_eps: float = Field(DqnConfig.exploration_final_eps, ge=0, le=1)
+    """ε once learning has started; before that, actions are uniform."""
+    exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
+    exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
+    """Share of the budget over which ε falls to its final value; 0: constant, as in the paper."""
+
+    improvement_steps: PositiveInt = DqnConfig.improvement_steps
+    """κ"""
+    improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
+    """α̃, of an Adam of its own"""
+    improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
+    target_follows_improvement: bool = DqnConfig.target_follows_improvement
+    """Copy the improved network into the target network before self-learning goes on."""
+
+
+class DqnSettings(_CommonDqnSettings):
+    """Our own DQN."""
+
+    activation: Literal["relu", "tanh"] = "relu"
+    double: bool = DqnConfig.double
+    """The online network chooses the next action, the target network values it (double DQN)."""
+
+    exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
+    temperature: PositiveFloat = DqnConfig.temperature
+    """of boltzmann"""
+    confidence: PositiveFloat = DqnConfig.confidence
+    """of ucb"""
+
+    def config(self) -> DqnConfig:
+        return DqnConfig(**self.model_dump())
+
+
+class Sb3DqnSettings(_CommonDqnSettings):
+    """stable-baselines3's DQN."""
+
     activation: Literal[
         "relu", "tanh", "elu", "gelu", "leaky_relu", "mish", "selu", "sigmoid", "silu", "softplus"
     ] = "relu"
     policy: Literal["MlpPolicy", "CnnPolicy"] = "MlpPolicy"
     optimizer: Literal["Adam", "AdamW", "Adagrad", "NAdam", "RAdam", "RMSprop", "SGD"] = "Adam"
     optimizer_kwargs: dict[str, Any] = {}
-
-    learning_rate: PositiveFloat = 1e-4
-    learning_starts: int = Field(50_000, ge=0)
-    buffer_size: PositiveInt = 1_000_000
-    batch_size: PositiveInt = 32
-    train_freq: PositiveInt = 4
-    gradient_steps: PositiveInt = 1
-    target_update_interval: PositiveInt = 10_000
-    tau: float = Field(1.0, gt=0, le=1)
-    max_grad_norm: PositiveFloat = 10.0
-
-    exploration_final_eps: float = Field(0.05, ge=0, le=1)
-    """ε once learning has started; before that, actions are uniform."""
-    exploration_initial_eps: float = Field(1.0, ge=0, le=1)
-    exploration_fraction: float = Field(0.0, ge=0, le=1)
-    """Share of the budget over which ε falls to its final value; 0: constant, as in the paper."""
-
-    improvement_steps: PositiveInt = 64
-    """κ"""
-    improvement_learning_rate: PositiveFloat = 1e-3
-    """α̃, of an Adam of its own"""
-    improvement_max_grad_norm: PositiveFloat = 10.0
-    target_follows_improvement: bool = True
-    """Copy the improved network into the target network before self-learning goes on."""
-
     device: str = "cpu"

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
 from fedhql.agents.settings import TabularSettings
 from fedhql.contract import Actions, States, Values
-from fedhql.environments import Environment, ReplayableEnvironment, action_count
+from fedhql.environments.make import Environment, action_count
+from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.errors import AgentRefused
 
 

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fedhql.experiments.cell import Progress as CellProgress
+from fedhql.experiments.books import Progress as CellProgress
 from fedhql.results.run_directory import Cell
 from fedhql.results.summary import AgentSummary, Summary, mean_over_agents
 

@@ -14,13 +14,20 @@ from rich.console import Console
 from fedhql import __version__
 from fedhql.cli.display import LiveDisplay, results_table
 from fedhql.errors import FedHQLError, SettingsError
+from fedhql.experiments.arms import require_arm
 from fedhql.experiments.presets import preset_description, preset_names, preset_text
 from fedhql.experiments.processes import WorkerFailed
 from fedhql.experiments.run import run_experiment
-from fedhql.experiments.settings import ExperimentSettings, read_settings, read_settings_file
+from fedhql.experiments.settings import (
+    ExperimentSettings,
+    read_settings,
+    read_settings_file,
+    with_backbone,
+)
+from fedhql.results.arms import FEDHQL, INDEPENDENT
 from fedhql.results.figures import draw_figures
 from fedhql.results.records import EvaluationRow, read_rows
-from fedhql.results.run_directory import ARMS, RunDirectory
+from fedhql.results.run_directory import RunDirectory
 from fedhql.results.summary import summarise
 from fedhql.results.tensorboard import require_tensorboard
 
@@ -70,8 +77,9 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="independent (agents alone) or fedhql; repeat for several; added to those of a "
-            "run that is resumed.  [default: both, or the resumed run's]",
+            help="independent (agents alone), fedhql, or fedhql with other numbers: exploration=3; "
+            "repeat for several; added to those of a run that is resumed."
+            "  [default: independent and fedhql, or the resumed run's]",
         ),
     ] = None,
     seeds: Annotated[
@@ -97,6 +105,21 @@ def run(
             metavar="KEY=VALUE",
             help="Override a setting: federation.exploration=3, agents.2.hidden=[8,8] for agent2, "
             "agents.learning_starts=1000 for all; repeat for several.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|messages|compiled",
+            help="messages: any agents, each an object; compiled: arms and seeds of our own DQN "
+            "as one program; auto: compiled if every agent is ours.",
+        ),
+    ] = "auto",
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dqn|sb3",
+            help="Run every DQN agent as ours or as stable-baselines3's, the reference.",
         ),
     ] = None,
     resume: Annotated[
@@ -129,10 +152,13 @@ def run(
         *([f"budget.env_steps_per_agent={budget}"] if budget is not None else []),
     ]
     chosen = _read(experiment, overrides)
+    if backbone is not None:
+        chosen = with_backbone(chosen, backbone)
     directory = RunDirectory(out)
     if tensorboard:
         require_tensorboard()
     going_on = resume and directory.is_run()
+    default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
     console = Console()
     try:
         with LiveDisplay(console) as display:
@@ -141,8 +167,9 @@ def run(
             run_experiment(
                 chosen,
                 directory,
-                arms=_arms(arm or ([] if going_on else list(ARMS))),
+                arms=[require_arm(chosen, name) for name in arm or default_arms],
                 seeds=_seeds(seeds) if seeds else ([] if going_on else [0]),
+                engine=engine,
                 resume=resume,
                 jobs=jobs or _cores(),
                 tensorboard=tensorboard,
@@ -176,12 +203,6 @@ def _read(experiment: str, overrides: list[str]) -> ExperimentSettings:
     if experiment.endswith(".toml"):
         return read_settings_file(Path(experiment), overrides)
     return read_settings(preset_text(experiment), overrides)
-
-
-def _arms(names: list[str]) -> list[str]:
-    if unknown := [name for name in names if name not in ARMS]:
-        raise SettingsError(f"--arm {unknown[0]}: allowed: {', '.join(ARMS)}")
-    return names
 
 
 def _seeds(text: str) -> list[int]:

@@ -1,13 +1,5 @@
-"""Gymnasium environments: one, a batch, and one whose position can be saved."""
+"""Environments: Gymnasium's, our JAX twins of some, and EnvPool's; no room's import needs them all.
 
-from fedhql.environments.batch import EnvironmentBatch
-from fedhql.environments.make import Environment, action_count, make_environment
-from fedhql.environments.replayable import ReplayableEnvironment
-
-__all__ = [
-    "Environment",
-    "EnvironmentBatch",
-    "ReplayableEnvironment",
-    "action_count",
-    "make_environment",
-]
+The names are in the modules: `make`, `batch`, `replayable` (Gymnasium); `twins`, `lanes` (JAX);
+`envpool_lanes`. The compiled engine must run where only jax, numpy and optax are installed.
+"""

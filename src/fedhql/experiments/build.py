@@ -1,31 +1,21 @@
-"""From settings to the things that run: seeds, agents, a cohort, a server."""
+"""From settings to the things that run: agents, a cohort, environments, a server."""
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from gymnasium import spaces
 
-from fedhql.agents import build_agent
+from fedhql.agents.catalog import build_agent
 from fedhql.contract import BlackBoxAgent
-from fedhql.environments import action_count, make_environment
+from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.make import action_count, make_environment
+from fedhql.environments.twin_batch import TwinBatch
+from fedhql.environments.twins import Twin, twin_of
 from fedhql.errors import AgentRefused
+from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import Cohort, FederationServer, InProcessCohort, ServerEnvironments
-
-
-class Stream(IntEnum):
-    """What randomness is for. A stream is a function of (seed, stream, numbers): no state."""
-
-    AGENT = 0
-    SERVER = 1
-    EVALUATION = 2
-
-
-def seeds_for(seed: int, stream: Stream, *numbers: int, count: int) -> NDArray[np.uint32]:
-    sequence = np.random.SeedSequence(seed, spawn_key=(stream, *numbers))
-    return sequence.generate_state(count).astype(np.uint32)
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
@@ -37,6 +27,7 @@ def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]
                 agent.kind,
                 agent.options,
                 partial(make_environment, settings.environment.id, settings.environment.options),
+                twin=_twin(settings),
                 discount=settings.environment.discount,
                 budget_env_steps=settings.budget.env_steps_per_agent,
                 seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
@@ -66,6 +57,13 @@ def build_cohort(
     return cohort
 
 
+def build_batch(settings: ExperimentSettings, size: int) -> EnvironmentBatch | TwinBatch:
+    """Environments for the server or for evaluation; twins where we have them, as compiled runs."""
+    if (twin := _twin(settings)) is not None:
+        return TwinBatch(twin, size)
+    return EnvironmentBatch(settings.environment.id, size, settings.environment.options)
+
+
 def build_server(
     settings: ExperimentSettings, cohort: Cohort, environments: ServerEnvironments
 ) -> FederationServer:
@@ -78,6 +76,17 @@ def build_server(
         learning_rate=federation.learning_rate,
         discount=settings.environment.discount,
     )
+
+
+def _twin(settings: ExperimentSettings) -> Twin | None:
+    return twin_of(settings.environment.id, settings.environment.options)
+
+
+def observation_size(settings: ExperimentSettings) -> int:
+    env = make_environment(settings.environment.id, settings.environment.options)
+    size = spaces.flatdim(env.observation_space)
+    env.close()
+    return size
 
 
 def try_out(settings: ExperimentSettings) -> None:

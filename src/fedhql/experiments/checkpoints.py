@@ -10,6 +10,10 @@ from fedhql.results.files import whole_directory
 SHARE_OF_RUN = 0.02
 
 
+def latest_checkpoint(directory: Path) -> Path | None:
+    return max(directory.glob("round-*"), default=None)
+
+
 class Checkpoints:
     """A directory of checkpoints, of which the newest counts and only it is kept."""
 
@@ -20,7 +24,7 @@ class Checkpoints:
         self.seconds_spent = 0.0
 
     def latest(self) -> Path | None:
-        return max(self._directory.glob("round-*"), default=None)
+        return latest_checkpoint(self._directory)
 
     def due(self) -> bool:
         """Whether waiting since the last one has paid for the next."""

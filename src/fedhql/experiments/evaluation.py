@@ -3,13 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.environments import EnvironmentBatch
+from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.twin_batch import TwinBatch
 from fedhql.federation import Cohort
 
 
 def evaluate(
     cohort: Cohort,
-    environments: EnvironmentBatch,
+    environments: EnvironmentBatch | TwinBatch,
     seeds_NE: NDArray[np.uint32],
     episode_step_limit: int = 10_000,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

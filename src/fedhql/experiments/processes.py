@@ -66,7 +66,8 @@ def _as_workers_start() -> Iterator[None]:
     are what runs in parallel, and sums must not depend on how many threads there are. An interrupt
     is for the parent, which ends its workers; theirs would be a traceback each.
     """
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # NPROC is what XLA takes for the number of cores it may use.
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
     before = {name: os.environ.get(name) for name in threads}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(dict.fromkeys(threads, "1"))

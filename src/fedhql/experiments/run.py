@@ -5,15 +5,19 @@ import shutil
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from fedhql.errors import RunDirectoryError
-from fedhql.experiments.build import try_out
-from fedhql.experiments.cell import Progress, finish_cell
-from fedhql.experiments.processes import run_in_processes
+from fedhql.experiments.books import Progress
+from fedhql.experiments.engine import Engine, choose_engine
+from fedhql.experiments.jax_setup import prepare_jax
+from fedhql.experiments.plan import plan_grids
+from fedhql.experiments.processes import Task, run_in_processes
 from fedhql.experiments.settings import ExperimentSettings, differing_keys, read_settings
+from fedhql.results.arms import order
 from fedhql.results.files import write_atomically
-from fedhql.results.run_directory import ARMS, Cell, RunDirectory, platform_facts
+from fedhql.results.run_directory import Cell, RunDirectory, platform_facts
 from fedhql.results.summary import write_summary
 
 
@@ -31,6 +35,7 @@ def run_experiment(
     *,
     arms: Sequence[str],
     seeds: Sequence[int],
+    engine: str,
     resume: bool,
     jobs: int,
     tensorboard: bool,
@@ -41,11 +46,11 @@ def run_experiment(
 ) -> None:
     """Run what is missing of arms x seeds; those of a run that is resumed are added to them."""
     _require_ours(directory, settings, resume)
-    if not directory.is_run():  # so that a mistake leaves no directory behind
-        run_in_processes([partial(_try_out, settings)], 1, _log)
+    chosen = _engine(directory, settings, engine)
+    facts = _facts(settings, chosen) if chosen == "compiled" or not directory.is_run() else {}
     with directory.locked():
         _require_ours(directory, settings, resume)  # another may have been quicker
-        manifest = _manifest(directory, arms, seeds)
+        manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts()
         write_atomically(directory.settings, settings.as_toml())
@@ -57,16 +62,32 @@ def run_experiment(
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
         display.start(left, settings.budget.env_steps_per_agent)
+        how = partial(_finish_cell, settings, directory, clock, tensorboard)
+        tasks: list[Task] = [partial(how, cell) for cell in left]
+        if chosen == "compiled":
+            how = partial(_finish_grid, settings, directory, clock, tensorboard)
+            jobs = jobs if facts["backend"] == "cpu" else 1  # a GPU is filled by one program
+            size = facts["observation_size"]
+            grids = plan_grids(settings, directory, left, jobs, size)
+            tasks = [partial(how, *grid) for grid in grids]
         try:
-            run_in_processes(
-                [partial(_finish, settings, cell, directory, clock, tensorboard) for cell in left],
-                jobs,
-                partial(_dispatch, display),
-            )
+            run_in_processes(tasks, jobs, partial(_dispatch, display))
         finally:
             directory.merge_records()
             write_summary(directory)
             _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
+
+
+def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> Engine:
+    """A run is finished by the engine that began it: their checkpoints differ."""
+    if not directory.is_run():
+        return choose_engine(settings, wanted)
+    before: Engine = directory.read_manifest().get("engine", "messages")
+    if wanted not in ("auto", before):
+        raise RunDirectoryError(
+            f"{directory.path} was begun with --engine {before} and is finished with it"
+        )
+    return choose_engine(settings, before)
 
 
 def _require_ours(directory: RunDirectory, settings: ExperimentSettings, resume: bool) -> None:
@@ -84,7 +105,7 @@ def _require_ours(directory: RunDirectory, settings: ExperimentSettings, resume:
 def _manifest(directory: RunDirectory, arms: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     before = directory.read_manifest() if directory.is_run() else {}
     return {
-        "arms": sorted({*before.get("arms", []), *arms}, key=ARMS.index),
+        "arms": sorted({*before.get("arms", []), *arms}, key=order),
         "seeds": sorted({*before.get("seeds", []), *seeds}),
         "sessions": before.get("sessions", []),
     }
@@ -100,23 +121,60 @@ def _write_manifest(
     directory.write_manifest(first | total | manifest | {"sessions": sessions})
 
 
-def _try_out(settings: ExperimentSettings, send: Callable[[Any], None]) -> None:
-    try_out(settings)
+def _facts(settings: ExperimentSettings, engine: Engine) -> dict[str, Any]:
+    """Try the experiment out, so that a mistake leaves no directory behind."""
+    told: list[Any] = []
+    run_in_processes([partial(_try_out, settings, engine)], 1, told.append)
+    for record in told[:-1]:
+        _log(record)
+    facts: dict[str, Any] = told[-1]
+    return facts
 
 
-def _finish(
+def _try_out(settings: ExperimentSettings, engine: Engine, send: Callable[[Any], None]) -> None:
+    """In a process of its own, as all that loads an environment or a framework."""
+    import jax
+
+    from fedhql.experiments.build import observation_size, try_out
+
+    if engine == "messages":
+        try_out(settings)
+        send({})
+    else:
+        send({"backend": jax.default_backend(), "observation_size": observation_size(settings)})
+
+
+def _finish_cell(
     settings: ExperimentSettings,
-    cell: Cell,
     directory: RunDirectory,
     clock: Callable[[], float],
     tensorboard: bool,
+    cell: Cell,
     send: Callable[[Any], None],
 ) -> None:
+    from fedhql.experiments.cell import finish_cell
+
+    prepare_jax()
     try:
         finish_cell(settings, cell, directory, report=send, clock=clock, tensorboard=tensorboard)
     except Exception as error:
         error.add_note(f"in {cell}")
         raise
+
+
+def _finish_grid(
+    settings: ExperimentSettings,
+    directory: RunDirectory,
+    clock: Callable[[], float],
+    tensorboard: bool,
+    cells: Sequence[Cell],
+    home: Path,
+    send: Callable[[Any], None],
+) -> None:
+    from fedhql.experiments.grid_run import finish_grid
+
+    prepare_jax()
+    finish_grid(settings, cells, directory, home, report=send, clock=clock, tensorboard=tensorboard)
 
 
 def _dispatch(display: Display, message: Progress | logging.LogRecord) -> None:

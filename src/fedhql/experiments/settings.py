@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from fedhql.agents import KINDS, settings_class
+from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
 from fedhql.federation import Rule, fed_ucb, fed_ucb_bernstein
@@ -52,7 +52,7 @@ class FederationSettings(_Section):
         if self.rule == "mean-std":
             return lambda q: fed_ucb(q, self.exploration)
         bound, confidence = self.bound, self.confidence
-        assert bound is not None  # _contradiction saw to both
+        assert bound is not None  # contradiction saw to both
         assert confidence is not None
         return lambda q: fed_ucb_bernstein(q, bound, confidence)
 
@@ -75,7 +75,7 @@ class AgentSettings(BaseModel):
     """One agent: its kind, and whatever else its kind understands."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    kind: str = Field(description=f"{', '.join(KINDS)} or 'package.module:Class'")
+    kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -114,8 +114,8 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
         raise SettingsError(explain(error, ExperimentSettings)) from error
     if not settings.agents:
         raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
-    if contradiction := _contradiction(settings.federation):
-        raise SettingsError(contradiction)
+    if wrong := contradiction(settings.federation):
+        raise SettingsError(wrong)
     agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
     return settings.model_copy(update={"agents": agents})
 
@@ -127,6 +127,27 @@ def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentS
         raise SettingsError(f"{path} cannot be read: {error}") from error
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
+
+
+def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSettings:
+    """Every DQN agent as ours (dqn) or as stable-baselines3's (sb3), with the same settings."""
+    kinds = {"dqn": "dqn", "sb3": "sb3-dqn"}
+    if backbone not in kinds:
+        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(kinds)}")
+    agents = []
+    for number, agent in enumerate(settings.agents, start=1):
+        if agent.kind in kinds.values() and agent.kind != kinds[backbone]:
+            other = KINDS[kinds[backbone]].model_fields
+            defaults = KINDS[agent.kind]().model_dump(mode="json")
+            lost = {k: v for k, v in agent.options.items() if k not in other}
+            if unknown := [key for key, value in lost.items() if value != defaults[key]]:
+                raise SettingsError(
+                    f"agents.{number}.{unknown[0]}: {kinds[backbone]!r} has no such setting"
+                )
+            kept = {key: value for key, value in agent.options.items() if key in other}
+            agent = _resolved(number, AgentSettings(kind=kinds[backbone], **kept))
+        agents.append(agent)
+    return settings.model_copy(update={"agents": tuple(agents)})
 
 
 def differing_keys(ours: ExperimentSettings, theirs: ExperimentSettings) -> list[str]:
@@ -154,7 +175,7 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
     return AgentSettings(kind=agent.kind, **options.model_dump(mode="json"))
 
 
-def _contradiction(federation: FederationSettings) -> str | None:
+def contradiction(federation: FederationSettings) -> str | None:
     given = federation.model_fields_set
     if federation.rule == "bernstein":
         if missing := [key for key in ("bound", "confidence") if getattr(federation, key) is None]:

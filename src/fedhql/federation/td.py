@@ -11,7 +11,7 @@ def fed_td(
     next_q_mean: Array,
     terminated: Array,
     *,
-    learning_rate: float,
+    learning_rate: Any,
     discount: float,
 ) -> Array:
     """Eq. (fed-TD): q̄ + α_s (r + γ max_b q̄'(s', b) - q̄), with no future after `terminated`.

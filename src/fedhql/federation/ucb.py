@@ -8,27 +8,30 @@ from typing import Any, TypeVar
 Array = TypeVar("Array", bound=Any)  # a NumPy or JAX array, returned as it came
 
 
-def fed_ucb(q: Array, exploration: float) -> Array:
+def fed_ucb(q: Array, exploration: Any, *, where: Any = True) -> Array:
     """The practical rule, Eq. (fed-AUCB): mean + λ · population standard deviation over agents.
 
     q (N, B, A) -> scores (B, A). λ may be a traced number, so its sign is not checked here.
+    `where` (N, 1, 1) leaves agents out, in programs whose arrays cannot shrink.
     """
     _require_agents_states_actions(q)
-    scores: Array = q.mean(axis=0) + exploration * q.std(axis=0)
+    scores: Array = q.mean(axis=0, where=where) + exploration * q.std(axis=0, where=where)
     return scores
 
 
-def fed_ucb_bernstein(q: Array, bound: float, confidence: float) -> Array:
+def fed_ucb_bernstein(q: Array, bound: Any, confidence: Any, *, where: Any = True) -> Array:
     """The theoretical rule, Eq. (fed-ucb): mean + sqrt(2 c V / N) + 3 b c / N.
 
     For i.i.d. values in [0, b] the mean is within the bonus of its expectation with
     probability at least 1 - 3 exp(-c). q (N, B, A) -> scores (B, A).
     """
     _require_agents_states_actions(q)
-    N = q.shape[0]
-    variance_BA = q.var(axis=0)
+    N = q.shape[0] if where is True else where.sum()
+    variance_BA = q.var(axis=0, where=where)
     scores: Array = (
-        q.mean(axis=0) + (2 * confidence * variance_BA / N) ** 0.5 + 3 * bound * confidence / N
+        q.mean(axis=0, where=where)
+        + (2 * confidence * variance_BA / N) ** 0.5
+        + 3 * bound * confidence / N
     )
     return scores
 

@@ -1,8 +1,9 @@
 """Learning curves as PNG files."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -11,13 +12,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
+from fedhql.results.arms import INDEPENDENT, label, order
 from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import RunDirectory
 from fedhql.results.summary import Curve, curves
 
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
-STYLES = {"independent": ("#D55E00", "--"), "fedhql": ("#0072B2", "-")}
-LABELS = {"independent": "independent", "fedhql": "FedHQL"}
+INDEPENDENT_STYLE = ("#D55E00", "--")
+FEDERATED_STYLES = [
+    ("#0072B2", "-"),
+    ("#009E73", "-."),
+    ("#CC79A7", (0, (5, 1))),
+    ("#E69F00", (0, (3, 1, 1, 1))),
+    ("#56B4E9", (0, (1, 1))),
+    ("#000000", "-"),
+]
+Style = tuple[str, Any]  # colour, linestyle
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
 
 
@@ -48,11 +58,13 @@ def draw_figures(directory: RunDirectory, title: str) -> list[Path]:
 def _welfare(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
+    styles = _styles(found)
     for axes, (name, measure) in zip(panels, MEASURES.items(), strict=True):
         for arm in dict.fromkeys(arm for arm, _ in found):
             agents = [seeds for (other, _), seeds in found.items() if other == arm]
             per_seed = list(zip(*agents, strict=True))  # the seed is the unit: average agents first
-            _draw(axes, arm, [_mean_curve(seed, measure) for seed in per_seed])
+            points = [_mean_curve(seed, measure) for seed in per_seed]
+            _draw(axes, label(arm), styles[arm], points)
         axes.set_title(name, fontsize=10)
     figure.supxlabel(X_LABEL, fontsize=10)
     panels[0].set_ylabel("mean over agents")
@@ -63,6 +75,7 @@ def _welfare(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
 
 def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
     names = list(dict.fromkeys(agent for _, agent in found))
+    styles = _styles(found)
     columns = min(5, len(names))
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(2.6 * columns + 1, 2.6 * rows + 0.8), layout="constrained")
@@ -70,9 +83,10 @@ def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
     for axes, name in zip(panels, names, strict=False):
         for (arm, agent), seeds in found.items():
             if agent == name:
-                _draw(axes, arm, [_mean_curve([seed], best) for seed in seeds])
+                points = [_mean_curve([seed], best) for seed in seeds]
+                _draw(axes, label(arm), styles[arm], points)
                 x, y = _mean_over_seeds([_mean_curve([seed], each) for seed in seeds])
-                axes.plot(x, y, color=STYLES[arm][0], linestyle=":", linewidth=1.2)
+                axes.plot(x, y, color=styles[arm][0], linestyle=":", linewidth=1.2)
         axes.set_title(name, fontsize=10)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
@@ -93,14 +107,20 @@ def _mean_curve(seed_curves: Sequence[Curve], measure: Callable[[EvaluationRow],
     return x, y.mean(axis=0)
 
 
-def _draw(axes: Axes, arm: str, seeds: Sequence[Points]) -> None:
+def _styles(found: Iterable[tuple[str, str]]) -> dict[str, Style]:
+    arms = sorted({arm for arm, _ in found} - {INDEPENDENT}, key=order)
+    federated = {arm: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, arm in enumerate(arms)}
+    return {INDEPENDENT: INDEPENDENT_STYLE, **federated}
+
+
+def _draw(axes: Axes, name: str, style: Style, seeds: Sequence[Points]) -> None:
     """Each seed as a thin line, their mean as a thick one."""
-    colour, style = STYLES[arm]
+    colour, dashes = style
     if len(seeds) > 1:
         for x, y in seeds:
             axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.4)
     x, y = _mean_over_seeds(seeds)
-    axes.plot(x, y, color=colour, linestyle=style, linewidth=2, label=LABELS[arm])
+    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=2, label=name)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

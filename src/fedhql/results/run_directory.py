@@ -3,6 +3,7 @@
 settings.toml  manifest.json  evaluations.csv  federation.csv  summary.json  figures/
 agents/ARM/seedK/agentN/{best,last}/    what is kept of each agent
 cells/ARM/seedK/                        one (arm, seed): its rows, its checkpoint, its result
+grids/K/                                checkpoints of cells that run as lanes of one program
 tensorboard/ARM/seedK/{server,agentN}/  with --tensorboard
 """
 
@@ -18,11 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from fedhql.errors import RunDirectoryError
+from fedhql.results.arms import order
 from fedhql.results.files import locked, write_atomically
 from fedhql.results.records import EvaluationRow, FederationRow, header
 
-ARMS = ("independent", "fedhql")
-PACKAGES = ("fedhql", "gymnasium", "numpy", "stable-baselines3", "torch", "jax", "box2d")
+PACKAGES = (
+    "fedhql",
+    "gymnasium",
+    "numpy",
+    "stable-baselines3",
+    "torch",
+    "jax",
+    "optax",
+    "envpool",
+    "box2d",
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -34,6 +45,12 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.arm}/seed{self.seed}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Cell":
+        """The inverse of `str`."""
+        arm, _, seed = name.rpartition("/seed")
+        return cls(arm, int(seed))
 
 
 class RunDirectory:
@@ -60,6 +77,10 @@ class RunDirectory:
 
     def refused_answers(self, cell: Cell) -> Path:
         return self.cell(cell) / "refused_answers.json"
+
+    def grids(self) -> Path:
+        """Checkpoints of the compiled engine, whose cells run side by side in one program."""
+        return self.path / "grids"
 
     def agent(self, cell: Cell, agent: str) -> Path:
         return self.path / "agents" / str(cell) / agent
@@ -92,7 +113,7 @@ class RunDirectory:
             Cell(path.parent.name, int(path.name.removeprefix("seed")))
             for path in (self.path / "cells").glob("*/seed*")
         ]
-        return sorted(found, key=lambda cell: (ARMS.index(cell.arm), cell.seed))
+        return sorted(found, key=lambda cell: (order(cell.arm), cell.seed))
 
     def merge_records(self) -> None:
         """The cells' rows, in one file for each kind."""

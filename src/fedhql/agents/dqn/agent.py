@@ -1,0 +1,154 @@
+"""Our DQN as a black box."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedhql.agents.dqn.arrays import load_arrays, save_arrays
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.exploration import annealed_epsilon
+from fedhql.agents.dqn.learner import Learner, improve, new_learner
+from fedhql.agents.dqn.network import Network
+from fedhql.agents.dqn.numbers import Numbers, numbers_of
+from fedhql.agents.dqn.observations import Encoder
+from fedhql.agents.dqn.population import Dqn, initial_parameters
+from fedhql.agents.dqn.self_learning import CompiledSelfLearning, HostSelfLearning, SelfLearning
+from fedhql.contract import Actions, States, Values
+from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.make import Environment, action_count
+from fedhql.environments.replayable import ReplayableEnvironment
+from fedhql.environments.twins import Twin
+
+PHASE_ENV_STEPS = 5_000  # in one compiled call; dividing steps differently changes nothing
+
+
+class DqnAgent:
+    """Satisfies `BlackBoxAgent`, `Checkpointable`, `Exportable` and `Diagnosable`.
+
+    With a twin of its environment a self-learning phase is compiled whole.
+    """
+
+    def __init__(
+        self,
+        config: DqnConfig,
+        env: Environment,
+        twin: Twin | None,
+        *,
+        discount: float,
+        budget_env_steps: int,
+        seed: int,
+    ) -> None:
+        self._config = config
+        self._encoder = Encoder(env.observation_space)
+        numbers = numbers_of([config], discount=discount, budget_env_steps=budget_env_steps)
+        self._numbers = Numbers(*(number[0] for number in numbers))
+        self.network = Network(
+            self._encoder.size, config.hidden, action_count(env), config.activation
+        )
+        self._learner = new_learner(jnp.asarray(initial_parameters(self.network, seed)))
+        self._experience: SelfLearning
+        capacity = min(config.buffer_size, budget_env_steps)  # more could never be filled
+        if twin is None:
+            replayable = ReplayableEnvironment(env, seed)
+            self._experience = HostSelfLearning(
+                self.network, config, self._numbers, replayable, self._encoder, capacity, seed
+            )
+        else:
+            env.close()
+            lanes = TwinLanes(twin)
+            dqn = Dqn.of(config, self.network, lanes, PHASE_ENV_STEPS, capacity)
+            _, experience = dqn.initialise(np.array([seed], dtype=np.uint32), (self.network,))
+            self._experience = CompiledSelfLearning(dqn, self._numbers, experience)
+
+    def self_learn(self, env_steps: int) -> None:
+        self._learner = self._experience.self_learn(self._learner, env_steps)
+
+    def q_values(self, states: States) -> Values:
+        """In NumPy: batches come in all sizes, and a compiled program has but one."""
+        values: Values = self.network.q_values(self._parameters(), self._encoder.batch(states))
+        return values
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        B = len(states)
+        padded = 1 << (B - 1).bit_length()  # so that few sizes need compiling
+
+        def row(values: Any) -> Any:
+            """With rows of weight 0 up to the padded size."""
+            return np.pad(values, [(0, padded - B)] + [(0, 0)] * (np.ndim(values) - 1))
+
+        self._learner = _improve(
+            self.network,
+            self._learner,
+            self._numbers,
+            row(self._encoder.batch(states)),
+            row(np.asarray(actions, dtype=np.int32)),
+            row(np.asarray(targets, dtype=np.float32)),
+            row(np.ones(B, dtype=np.float32)),
+            steps=self._config.improvement_steps,
+        )
+
+    def save(self, directory: Path) -> None:
+        save_arrays(directory / "learner", self._learner)
+        self._experience.save(directory)
+
+    def restore(self, directory: Path) -> None:
+        self._learner = load_arrays(directory / "learner", self._learner)
+        self._experience.restore(directory)
+
+    def export(self, directory: Path) -> None:
+        export_policy(directory, self.network, self._parameters())
+
+    def diagnostics(self) -> dict[str, float]:
+        """What stable-baselines3 logs of a DQN, under its tags."""
+        figures = {
+            "time/total_timesteps": float(self._experience.env_steps),
+            "train/learning_rate": self._config.learning_rate,
+            "train/n_updates": float(self._learner.updates),
+            "train/loss": float(self._learner.loss),
+        }
+        if self._config.exploration == "epsilon-greedy":
+            figures["rollout/exploration_rate"] = float(
+                annealed_epsilon(
+                    self._numbers.exploration_final_eps,
+                    self._numbers.exploration_initial_eps,
+                    self._numbers.anneal_env_steps,
+                    jnp.int32(self._experience.env_steps),
+                )
+            )
+        return figures
+
+    def close(self) -> None:
+        self._experience.close()
+
+    def _parameters(self) -> Any:
+        return np.array(self._learner.parameters)
+
+
+def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
+    """`network.json` and `parameters.npz` (weights0, biases0, ...): all a greedy policy needs."""
+    layers = network.unpack(np.asarray(parameters_P))
+    arrays: dict[str, Any] = {}
+    for number, (weights, biases) in enumerate(layers):
+        arrays |= {f"weights{number}": weights, f"biases{number}": biases}
+    np.savez(directory / "parameters.npz", allow_pickle=False, **arrays)
+    shape = {"hidden": network.hidden, "activation": network.activation}
+    (directory / "network.json").write_text(json.dumps(shape) + "\n")
+
+
+def load_policy(directory: Path) -> Callable[[States], Values]:
+    """q_values of an exported agent: encoded states (B, D) -> (B, A)."""
+    shape = json.loads((directory / "network.json").read_text())
+    with np.load(directory / "parameters.npz") as arrays:
+        count = len(arrays.files) // 2
+        layers = [(arrays[f"weights{n}"], arrays[f"biases{n}"]) for n in range(count)]
+    inputs, outputs = layers[0][0].shape[0], layers[-1][0].shape[1]
+    network = Network(inputs, tuple(shape["hidden"]), outputs, shape["activation"])
+    return lambda states: network.apply(layers, states)
+
+
+_improve: Callable[..., Learner] = jax.jit(improve, static_argnums=0, static_argnames="steps")

@@ -1,0 +1,37 @@
+"""What makes one DQN agent differ from another, without any framework."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DqnConfig:
+    """One agent, under stable-baselines3's names; where the paper is silent, with its defaults.
+
+    What a user may write, with ranges, is `DqnSettings`, which takes its defaults from here.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"  # or tanh
+    double: bool = False  # the online network chooses the next action (double DQN)
+
+    learning_rate: float = 1e-4
+    learning_starts: int = 50_000
+    buffer_size: int = 1_000_000
+    batch_size: int = 32
+    train_freq: int = 4
+    gradient_steps: int = 1
+    target_update_interval: int = 10_000
+    tau: float = 1.0
+    max_grad_norm: float = 10.0
+
+    exploration: str = "epsilon-greedy"  # or boltzmann, ucb
+    exploration_final_eps: float = 0.05
+    exploration_initial_eps: float = 1.0
+    exploration_fraction: float = 0.0  # of the budget, over which ε falls; 0: constant
+    temperature: float = 1.0  # of boltzmann
+    confidence: float = 1.0  # of ucb
+
+    improvement_steps: int = 64  # κ
+    improvement_learning_rate: float = 1e-3  # α̃, of an Adam of its own
+    improvement_max_grad_norm: float = 10.0
+    target_follows_improvement: bool = True

@@ -1,0 +1,50 @@
+"""Exploration inside compiled programs: pure, one lane, uniform draws passed in.
+
+The same rules as `fedhql.agents.exploration` has for agents that live outside.
+"""
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+VISIT_CODE_BITS = 8
+
+
+def uniform(action_count: int, draw: Array) -> Array:
+    return (draw * action_count).astype(jnp.int32)
+
+
+def epsilon_greedy(q_A: Array, epsilon: Array, draws_2: Array) -> Array:
+    greedy = q_A.argmax().astype(jnp.int32)
+    return jnp.where(draws_2[0] < epsilon, uniform(len(q_A), draws_2[1]), greedy)
+
+
+def boltzmann(q_A: Array, temperature: Array, draw: Array) -> Array:
+    """An action with probability proportional to exp(q / temperature)."""
+    below_A = jnp.cumsum(jax.nn.softmax(q_A / temperature)) <= draw
+    return jnp.minimum(below_A.sum(), len(q_A) - 1).astype(jnp.int32)
+
+
+def count_ucb(q_A: Array, counts_A: Array, confidence: Array) -> Array:
+    """argmax of q + c sqrt(log t / n(a)), t = Σ n(a); an untried action comes first."""
+    bonus_A = confidence * jnp.sqrt(jnp.log(counts_A.sum()) / counts_A)
+    scores_A = jnp.where(counts_A == 0, jnp.inf, q_A + bonus_A)
+    return scores_A.argmax().astype(jnp.int32)
+
+
+def annealed_epsilon(
+    final: Array, initial: Array, anneal_env_steps: Array, env_step: Array
+) -> Array:
+    """From `initial` to `final` linearly over `anneal_env_steps`; 0 of them: constant."""
+    share = jnp.minimum(env_step / jnp.maximum(anneal_env_steps, 1), 1)
+    return jnp.where(env_step >= anneal_env_steps, final, initial + (final - initial) * share)
+
+
+def visit_code(projection_KD: Array, state_D: Array) -> Array:
+    """Which of 2^K boxes a state falls into, by the signs of K random projections (SimHash).
+
+    Counts over a continuous space need boxes: Tang et al., 2017, #Exploration.
+    """
+    bits_K = projection_KD @ state_D > 0
+    return (bits_K * 2 ** jnp.arange(len(bits_K))).sum()

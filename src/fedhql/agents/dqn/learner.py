@@ -1,0 +1,169 @@
+"""One DQN's weights and how they change: a training step, an improvement. Pure, for one lane."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedhql.agents.dqn.network import Layers, Network, pack
+from fedhql.agents.dqn.numbers import Numbers
+
+Array = jax.Array
+
+
+class Learner(NamedTuple):
+    """All that training and improvement change."""
+
+    parameters: Array  # (P,) of the network that acts
+    target: Array  # (P,) of the network that values next states
+    adam: Any  # optax's state
+    improver: Any  # of the improvement's own Adam
+    improved: Array  # bool: since self-learning last began
+    loss: Array  # of the last training step
+    updates: Array  # training steps so far
+
+
+class Batch(NamedTuple):
+    """Transitions (B rows) as they come out of a replay memory."""
+
+    states: Array  # (B, D)
+    next_states: Array  # (B, D)
+    actions: Array  # (B,)
+    rewards: Array  # (B,)
+    terminated: Array  # (B,) 1.0 or 0.0; truncation is none of its business
+
+    @classmethod
+    def from_rows(cls, rows_BR: Array) -> "Batch":
+        D = (rows_BR.shape[1] - 3) // 2
+        return cls(
+            rows_BR[:, :D],
+            rows_BR[:, D : 2 * D],
+            rows_BR[:, 2 * D].astype(jnp.int32),
+            rows_BR[:, 2 * D + 1],
+            rows_BR[:, 2 * D + 2],
+        )
+
+
+def new_learner(parameters_P: Array) -> Learner:
+    adam = _optimiser(0.0, 0.0).init(parameters_P)  # its state does not depend on the numbers
+    # Copies, since a compiled phase takes over the memory of what it is given.
+    return Learner(
+        parameters_P,
+        jnp.copy(parameters_P),
+        adam,
+        jax.tree.map(jnp.copy, adam),
+        jnp.bool_(False),
+        jnp.float32(0),
+        jnp.int32(0),
+    )
+
+
+def train(
+    network: Network, learner: Learner, numbers: Numbers, rows_BR: Array, *, double: bool
+) -> Learner:
+    """One step of Adam on the Huber loss of the temporal-difference error, as in SB3."""
+    batch = Batch.from_rows(rows_BR)
+    next_q_BA = _q(network, learner.target, batch.next_states, numbers)
+    if double:
+        choice_B = _q(network, learner.parameters, batch.next_states, numbers).argmax(axis=1)
+        best_B = _selected(next_q_BA, choice_B)
+    else:
+        best_B = next_q_BA.max(axis=1)
+    targets_B = batch.rewards + numbers.discount * (1 - batch.terminated) * best_B
+
+    def loss_of(layers: Layers) -> Array:
+        q_BA = network.apply(layers, batch.states, numbers.tanh, numbers.depth)
+        loss: Array = optax.losses.huber_loss(_selected(q_BA, batch.actions), targets_B).mean()
+        return loss
+
+    loss, gradient = _value_and_gradient(network, loss_of, learner.parameters)
+    optimiser = _optimiser(numbers.learning_rate, numbers.max_grad_norm)
+    change, adam = optimiser.update(gradient, learner.adam)
+    return learner._replace(
+        parameters=learner.parameters + change,
+        adam=adam,
+        loss=loss,
+        updates=learner.updates + 1,
+    )
+
+
+def improve(
+    network: Network,
+    learner: Learner,
+    numbers: Numbers,
+    states_BD: Array,
+    actions_B: Array,
+    targets_B: Array,
+    weights_B: Array,
+    *,
+    steps: int,
+) -> Learner:
+    """Algorithm 1.b: κ steps of Adam on the mean squared error at the chosen actions.
+
+    Rows of weight 0 are not there; if there are none at all, nothing happens.
+    """
+    rows = weights_B.sum()
+
+    def loss_of(layers: Layers) -> Array:
+        q_BA = network.apply(layers, states_BD, numbers.tanh, numbers.depth)
+        q_B = _selected(q_BA, actions_B)
+        return (weights_B * jnp.square(q_B - targets_B)).sum() / jnp.maximum(rows, 1)
+
+    optimiser = _optimiser(numbers.improvement_learning_rate, numbers.improvement_max_grad_norm)
+
+    def step(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        parameters_P, improver = carry
+        _, gradient = _value_and_gradient(network, loss_of, parameters_P)
+        change, improver = optimiser.update(gradient, improver)
+        return parameters_P + change, improver
+
+    before = (learner.parameters, learner.improver)
+    after = jax.lax.fori_loop(0, steps, step, before)
+    parameters_P, improver = where(rows > 0, after, before)
+    return learner._replace(
+        parameters=parameters_P, improver=improver, improved=learner.improved | (rows > 0)
+    )
+
+
+def follow(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:
+    """`times` polyak updates of the target network with no training between them."""
+    apart = (1 - numbers.tau) ** times * (learner.target - learner.parameters)
+    return learner._replace(target=learner.parameters + apart)
+
+
+def begin_self_learning(learner: Learner, numbers: Numbers) -> Learner:
+    """After an improvement the target network takes the improved weights, if that is chosen."""
+    copy = learner.improved & numbers.target_follows_improvement
+    return learner._replace(
+        target=jnp.where(copy, learner.parameters, learner.target), improved=jnp.bool_(False)
+    )
+
+
+def where(condition: Array, yes: Any, no: Any) -> Any:
+    """Choose between two trees of arrays, by one boolean."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def _optimiser(learning_rate: Any, max_grad_norm: Any) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(learning_rate))
+
+
+def _value_and_gradient(
+    network: Network, loss_of: Callable[[Layers], Array], parameters_P: Array
+) -> tuple[Array, Array]:
+    """Differentiated layer by layer: the gradient of slicing a vector is a sum of padded ones."""
+    loss, gradients = jax.value_and_grad(loss_of)(network.unpack(parameters_P))
+    return loss, pack(gradients)
+
+
+def _q(network: Network, parameters_P: Array, states_BD: Array, numbers: Numbers) -> Array:
+    q_BA: Array = network.q_values(parameters_P, states_BD, numbers.tanh, numbers.depth)
+    return q_BA
+
+
+def _selected(q_BA: Array, actions_B: Array) -> Array:
+    """q at the chosen actions. A sum over few actions, because a gather's gradient is a scatter."""
+    chosen_BA = actions_B[:, None] == jnp.arange(q_BA.shape[1])
+    return jnp.where(chosen_BA, q_BA, 0).sum(axis=1)

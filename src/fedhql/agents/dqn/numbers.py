@@ -1,0 +1,51 @@
+"""The settings of DQN agents as arrays, for programs that many agents share."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedhql.agents.dqn.config import DqnConfig
+
+Array = jax.Array
+
+
+class Numbers(NamedTuple):
+    """The settings that may differ between lanes of one program: (L,) each.
+
+    Everything else about an agent is part of the program's shape.
+    """
+
+    discount: Array
+    learning_rate: Array
+    tau: Array
+    max_grad_norm: Array
+    exploration_final_eps: Array
+    exploration_initial_eps: Array
+    anneal_env_steps: Array
+    temperature: Array
+    confidence: Array
+    improvement_learning_rate: Array
+    improvement_max_grad_norm: Array
+    target_follows_improvement: Array
+    tanh: Array  # for networks of mixed shape: this one's activation,
+    depth: Array  # and how many of the padded network's hidden layers it has
+
+
+def numbers_of(
+    configs_L: Sequence[DqnConfig], *, discount: float, budget_env_steps: int
+) -> Numbers:
+    """One row for each lane."""
+    own = {
+        "discount": [discount] * len(configs_L),
+        "anneal_env_steps": [c.exploration_fraction * budget_env_steps for c in configs_L],
+        "tanh": [c.activation == "tanh" for c in configs_L],
+        "depth": [len(c.hidden) for c in configs_L],
+    }
+    return Numbers(
+        *(
+            jnp.asarray(own.get(name) or [getattr(c, name) for c in configs_L])
+            for name in Numbers._fields
+        )
+    )

@@ -1,0 +1,370 @@
+"""Self-learning of many DQN agents side by side, a whole phase as one compiled loop.
+
+What made this fast on a CPU: no Python between steps; every random number of a phase drawn at
+once; transitions as rows of one array, written in place; environments stepped where they are.
+
+Time runs in chunks of `train_freq` steps, each followed by training. A chunk's randomness is a
+function of (agent, number of the chunk), so how steps are divided into phases changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.agents.dqn import exploration
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.learner import (
+    Learner,
+    begin_self_learning,
+    follow,
+    improve,
+    new_learner,
+    train,
+    where,
+)
+from fedhql.agents.dqn.network import Network, embed
+from fedhql.agents.dqn.numbers import Numbers
+from fedhql.environments.lanes import Episodes, Lanes
+
+Array = jax.Array
+
+# What an agent's randomness is for.
+_WEIGHTS, _CHUNKS, _EPISODES, _PROJECTION = range(4)
+
+
+class Experience(NamedTuple):
+    """What L agents have seen and where they stand; their learners are kept beside it."""
+
+    replay: Array  # (L, capacity, R): state, next state, action, reward, terminated
+    episodes: Episodes
+    visits: Array  # (L, 2^K, A) for exploration = ucb, else empty
+    projections: Array  # (L, K, D) likewise
+    keys: Array  # (L, 2) each agent's randomness
+    env_steps: Array  # () taken so far
+
+
+Population = tuple[Learner, Experience]  # every array of a learner with L in front
+
+
+@dataclass(frozen=True)
+class Dqn:
+    """The program: everything that is part of its shape. Methods are pure and can be traced."""
+
+    network: Network
+    lanes: Lanes
+    phase_env_steps: int  # at most, in one call of `self_learn`
+    capacity: int
+    batch_size: int
+    train_freq: int
+    learning_starts: int
+    target_update_interval: int
+    gradient_steps: int
+    exploration: str
+    double: bool
+    improvement_steps: int
+
+    @classmethod
+    def of(
+        cls, config: DqnConfig, network: Network, lanes: Lanes, phase_env_steps: int, capacity: int
+    ) -> "Dqn":
+        return cls(
+            network=network,
+            lanes=lanes,
+            phase_env_steps=phase_env_steps,
+            capacity=capacity,
+            batch_size=config.batch_size,
+            train_freq=config.train_freq,
+            learning_starts=config.learning_starts,
+            target_update_interval=config.target_update_interval,
+            gradient_steps=config.gradient_steps,
+            exploration=config.exploration,
+            double=config.double,
+            improvement_steps=config.improvement_steps,
+        )
+
+    @property
+    def chunks(self) -> int:
+        """At most, in one phase: it may begin and end in the middle of one."""
+        return -(-self.phase_env_steps // self.train_freq) + 1
+
+    @property
+    def draws_a_chunk(self) -> int:
+        """Uniform numbers: for each step two and those of a restart, then for picking batches."""
+        steps = self.train_freq * (2 + self.lanes.start_draws)
+        return steps + self.gradient_steps * self.batch_size
+
+    def initialise(self, seeds_L: NDArray[np.uint32], networks: Sequence[Network]) -> Population:
+        """Agents as their seeds alone make them.
+
+        `networks` are their own, before padding; they repeat, until every lane has one.
+        """
+        L, D = len(seeds_L), self.lanes.observation_size
+        parameters_LP = np.stack(
+            [
+                embed(initial_parameters(network, seed), network, self.network)
+                for network, seed in zip(cycle(networks), seeds_L, strict=False)
+            ]
+        )
+        counting = self.exploration == "ucb"
+        boxes = 2**exploration.VISIT_CODE_BITS if counting else 0
+        keys_L2 = jnp.stack([jnp.zeros(L, dtype=jnp.uint32), jnp.asarray(seeds_L)], axis=1)
+        experience = Experience(
+            replay=jnp.zeros((L, self.capacity, 2 * D + 3), dtype=jnp.float32),
+            episodes=begin_episodes(self.lanes, episode_seeds(keys_L2, 0)),
+            visits=jnp.zeros((L, boxes, self.lanes.action_count), dtype=jnp.int32),
+            projections=jnp.stack([jnp.asarray(visit_projection(s, D)) for s in seeds_L])
+            if counting
+            else jnp.zeros((L, 0, D)),
+            keys=keys_L2,
+            env_steps=jnp.int32(0),
+        )
+        return jax.vmap(new_learner)(jnp.asarray(parameters_LP)), experience
+
+    def self_learn(
+        self,
+        learner: Learner,
+        experience: Experience,
+        numbers: Numbers,
+        draws_CLW: Array,
+        until: Array,
+    ) -> Population:
+        """Go on until every lane has taken `until` env steps in all."""
+        begin = experience.env_steps
+        learner = jax.vmap(begin_self_learning)(learner, numbers)
+        first = begin // self.train_freq
+        chunks = -(-until // self.train_freq) - first
+
+        def chunk(number: Array, population: Population) -> Population:
+            at = (first + number) * self.train_freq
+            return self._chunk(*population, numbers, draws_CLW[number], at, begin, until)
+
+        learner, experience = jax.lax.fori_loop(0, chunks, chunk, (learner, experience))
+        return learner, experience._replace(env_steps=until)
+
+    def q_values(self, learner: Learner, numbers: Numbers, states_LBD: Array) -> Array:
+        """-> (L, B, A): each lane's own values at its own states."""
+        q_LBA: Array = jax.vmap(self.network.q_values)(
+            learner.parameters, states_LBD, numbers.tanh, numbers.depth
+        )
+        return q_LBA
+
+    def improve(
+        self,
+        learner: Learner,
+        numbers: Numbers,
+        states_LBD: Array,
+        actions_LB: Array,
+        targets_LB: Array,
+        weights_LB: Array,
+    ) -> Learner:
+        each = partial(improve, self.network, steps=self.improvement_steps)
+        improved: Learner = jax.vmap(each)(
+            learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB
+        )
+        return improved
+
+    def greedy_returns(
+        self, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
+    ) -> tuple[Array, Array]:
+        """Each lane plays E greedy episodes, all side by side -> returns (L, E), lengths (L, E)."""
+        L = len(learner.parameters)
+        E = len(self.lanes.observe(episodes)) // L
+
+        def playing(carry: Any) -> Array:
+            step_number, _, running, _, _ = carry
+            more: Array = running.any() & (step_number < step_limit)
+            return more
+
+        def play(carry: Any) -> Any:
+            step_number, episodes, running, returns, lengths = carry
+            states = self.lanes.observe(episodes).reshape(L, E, -1)
+            q_LEA = self.q_values(learner, numbers, states)
+            # An agent that answers NaN still has to act: those actions come last.
+            greedy = jnp.where(jnp.isnan(q_LEA), -jnp.inf, q_LEA).argmax(axis=2).ravel()
+            step = self.lanes.step(episodes, greedy, running)
+            returns = returns + jnp.where(running, step.rewards, 0)
+            return step_number + 1, step.episodes, running & ~step.ended, returns, lengths + running
+
+        zeros = jnp.zeros(L * E)
+        start = (jnp.int32(0), episodes, zeros == 0, zeros, jnp.zeros_like(zeros, dtype=jnp.int32))
+        _, _, _, returns, lengths = jax.lax.while_loop(playing, play, start)
+        return returns.reshape(L, E), lengths.reshape(L, E)
+
+    def _chunk(
+        self,
+        learner: Learner,
+        experience: Experience,
+        numbers: Numbers,
+        draws_LW: Array,
+        at: Array,
+        begin: Array,
+        until: Array,
+    ) -> Population:
+        """`train_freq` env steps from step `at` on, those in [begin, until), then training."""
+        L, restart = len(draws_LW), 2 + self.lanes.start_draws
+        step_draws = draws_LW[:, : self.train_freq * restart].reshape(L, self.train_freq, restart)
+        batch_draws = draws_LW[:, self.train_freq * restart :].reshape(
+            L, self.gradient_steps, self.batch_size
+        )
+        for offset in range(self.train_freq):
+            env_step = at + offset
+            active = (env_step >= begin) & (env_step < until)
+            draws_L = step_draws[:, offset]
+            experience = self._act(learner, experience, numbers, draws_L, env_step, active)
+        after = at + self.train_freq
+        filled = jnp.minimum(after, self.capacity)
+        picks = jnp.minimum((batch_draws * filled).astype(jnp.int32), filled - 1)
+        rows = jax.vmap(lambda replay, pick: replay[pick])(experience.replay, picks)
+
+        def synchronise(learner: Learner) -> Learner:
+            return Learner(*jax.vmap(partial(follow, syncs))(learner, numbers))
+
+        def trained(learner: Learner) -> Learner:
+            def step(number: Array, learner: Learner) -> Learner:
+                each = jax.vmap(partial(train, self.network, double=self.double))
+                return Learner(*each(learner, numbers, rows[:, number]))
+
+            return Learner(*jax.lax.fori_loop(0, self.gradient_steps, step, learner))
+
+        counted = jnp.minimum(after, until), jnp.maximum(at, begin)
+        syncs = (
+            counted[0] // self.target_update_interval - counted[1] // self.target_update_interval
+        )
+        # Conditions are for all lanes at once: choosing lane by lane would touch every weight.
+        learner = jax.lax.cond(syncs > 0, synchronise, _unchanged, learner)
+        due = (after <= until) & (after > self.learning_starts)
+        return jax.lax.cond(due, trained, _unchanged, learner), experience
+
+    def _act(
+        self,
+        learner: Learner,
+        experience: Experience,
+        numbers: Numbers,
+        draws: Array,
+        env_step: Array,
+        active: Array,
+    ) -> Experience:
+        """One env step of every lane, remembered; if not `active`, nothing changes."""
+        states_LD = self.lanes.observe(experience.episodes)
+        q_LA = self.q_values(learner, numbers, states_LD[:, None])[:, 0]
+        actions_L, visits = self._choose(experience, numbers, states_LD, q_LA, draws, env_step)
+        step = self.lanes.step_and_restart(experience.episodes, actions_L, draws[:, 2:])
+        columns = (actions_L, step.rewards, step.terminated)
+        rows_LR = jnp.concatenate(
+            [states_LD, step.observations, *(c.astype(jnp.float32)[:, None] for c in columns)],
+            axis=1,
+        )
+        place = (0, env_step % self.capacity, 0)
+        there = jax.lax.dynamic_slice(
+            experience.replay, place, (rows_LR.shape[0], 1, rows_LR.shape[1])
+        )
+        kept = jnp.where(active, rows_LR[:, None], there)
+        return experience._replace(
+            replay=jax.lax.dynamic_update_slice(experience.replay, kept, place),
+            episodes=where(active, step.episodes, experience.episodes),
+            visits=where(active, visits, experience.visits),
+        )
+
+    def _choose(
+        self,
+        experience: Experience,
+        numbers: Numbers,
+        states_LD: Array,
+        q_LA: Array,
+        draws: Array,
+        env_step: Array,
+    ) -> tuple[Array, Array]:
+        """-> actions (L,), visits."""
+        visits = experience.visits
+        lanes_L = jnp.arange(q_LA.shape[0])
+        match self.exploration:
+            case "epsilon-greedy":
+                epsilon_L = exploration.annealed_epsilon(
+                    numbers.exploration_final_eps,
+                    numbers.exploration_initial_eps,
+                    numbers.anneal_env_steps,
+                    env_step,
+                )
+                actions_L = jax.vmap(exploration.epsilon_greedy)(q_LA, epsilon_L, draws)
+            case "boltzmann":
+                actions_L = jax.vmap(exploration.boltzmann)(q_LA, numbers.temperature, draws[:, 0])
+            case _:
+                codes_L = jax.vmap(exploration.visit_code)(experience.projections, states_LD)
+                counts_LA = visits[lanes_L, codes_L]
+                actions_L = jax.vmap(exploration.count_ucb)(q_LA, counts_LA, numbers.confidence)
+        random_L = exploration.uniform(q_LA.shape[1], draws[:, 1])
+        actions_L = jnp.where(env_step < self.learning_starts, random_L, actions_L)
+        if self.exploration == "ucb":
+            visits = visits.at[lanes_L, codes_L, actions_L].add(1)
+        return actions_L, visits
+
+
+def advance(
+    dqn: Dqn, learner: Learner, experience: Experience, numbers: Numbers, begin: int, until: int
+) -> Population:
+    """Self-learning from env step `begin`, where the population stands, to `until`; compiled.
+
+    The memory of learner and experience is taken over: they must not be used again.
+    """
+    if not dqn.lanes.keeps_episodes:
+        seeds_L = episode_seeds(experience.keys, begin)
+        experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
+    # A program of its own, which agents of all shapes share.
+    draws_CLW = _draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
+    population: Population = _self_learn(
+        dqn, learner, experience, numbers, draws_CLW, jnp.int32(until)
+    )
+    return population
+
+
+def initial_parameters(network: Network, seed: int) -> NDArray[np.float32]:
+    return network.initialise(np.random.default_rng([int(seed), _WEIGHTS]))
+
+
+def visit_projection(seed: int, observation_size: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng([int(seed), _PROJECTION])
+    return rng.normal(size=(exploration.VISIT_CODE_BITS, observation_size))
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _draws(keys_L2: Array, first: Array, chunks: int, words: int) -> Array:
+    """Uniform numbers (C, L, W), a function of each agent's key and the chunk's number alone."""
+
+    def draw(chunk: Array, key: Array) -> Array:
+        key = jax.random.fold_in(jax.random.fold_in(key, _CHUNKS), chunk)
+        return jax.random.uniform(key, (words,))
+
+    chunk_numbers = first + jnp.arange(chunks)
+    drawn: Array = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(chunk_numbers, keys_L2)
+    return drawn
+
+
+@jax.jit
+def episode_seeds(keys_L2: Array, env_step: Array) -> Array:
+    """Where the lanes' episodes begin that follow no other."""
+
+    def seed(key: Array) -> Array:
+        key = jax.random.fold_in(jax.random.fold_in(key, _EPISODES), env_step)
+        return jax.random.bits(key, dtype=jnp.uint32)
+
+    seeds: Array = jax.vmap(seed)(keys_L2)
+    return seeds
+
+
+@partial(jax.jit, static_argnums=0)
+def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
+    return lanes.begin(seeds_M)
+
+
+_self_learn = jax.jit(Dqn.self_learn, static_argnums=0, donate_argnums=(1, 2))
+
+
+def _unchanged(learner: Learner) -> Learner:
+    return learner

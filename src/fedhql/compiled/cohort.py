@@ -1,0 +1,153 @@
+"""The N agents of every lane, as one or more populations of one shape each.
+
+On a CPU each agent keeps its own shape: a population is that agent in all lanes. On a GPU the
+number of kernels counts more than the arithmetic, so agents are padded into common populations.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.learner import Learner
+from fedhql.agents.dqn.network import Network, padded
+from fedhql.agents.dqn.numbers import Numbers, numbers_of
+from fedhql.agents.dqn.population import Dqn
+from fedhql.environments.lanes import Lanes
+
+Array = jax.Array
+Learners = tuple[Learner, ...]  # one of each population
+
+
+@dataclass(frozen=True)
+class Members:
+    """One population: which agents it holds. Its rows are lane 0's agents, lane 1's, ..."""
+
+    dqn: Dqn
+    agents: tuple[int, ...]
+    networks: tuple[Network, ...]  # their own, before padding
+
+    def rows(self, values_LN: Any) -> Any:
+        """What belongs to each agent of each lane (L, N, ...), as this population's rows."""
+        mine = values_LN[:, np.array(self.agents)]
+        return mine.reshape(-1, *mine.shape[2:])
+
+    def repeated(self, values_L: Array) -> Array:
+        """What all agents of a lane share (L, ...), for every row."""
+        return jnp.repeat(values_L, len(self.agents), axis=0)
+
+
+@dataclass(frozen=True)
+class CompiledCohort:
+    """All populations; the compiled twin of a `Cohort`, for many lanes at once."""
+
+    members: tuple[Members, ...]
+
+    def q_values(
+        self, learners: Learners, numbers: tuple[Numbers, ...], states_LBD: Array
+    ) -> Array:
+        """Every agent's values at its lane's states -> (L, N, B, A)."""
+        L = states_LBD.shape[0]
+        q = [
+            each.dqn.q_values(learner, number, each.repeated(states_LBD))
+            for each, learner, number in zip(self.members, learners, numbers, strict=True)
+        ]
+        q_LNBA = jnp.concatenate([part.reshape(L, -1, *part.shape[1:]) for part in q], axis=1)
+        return q_LNBA[:, self._in_agent_order()]
+
+    def improve(
+        self,
+        learners: Learners,
+        numbers: tuple[Numbers, ...],
+        states_LBD: Array,
+        actions_LB: Array,
+        targets_LB: Array,
+        weights_LB: Array,
+    ) -> Learners:
+        return tuple(
+            each.dqn.improve(
+                learner,
+                number,
+                *(each.repeated(x) for x in (states_LBD, actions_LB, targets_LB, weights_LB)),
+            )
+            for each, learner, number in zip(self.members, learners, numbers, strict=True)
+        )
+
+    def first(self, tree: Any, lanes: int) -> Any:
+        """Learners or numbers of the first lanes only."""
+        parts = []
+        for each, part in zip(self.members, tree, strict=True):
+            rows = lanes * len(each.agents)
+            parts.append(jax.tree.map(itemgetter(slice(rows)), part))
+        return tuple(parts)
+
+    def _in_agent_order(self) -> Any:
+        return np.argsort([n for each in self.members for n in each.agents])
+
+
+def form_cohort(
+    configs_N: Sequence[DqnConfig],
+    make_lanes: Callable[[], Lanes],
+    *,
+    pad: bool,
+    phase_env_steps: int,
+    budget_env_steps: int,
+) -> CompiledCohort:
+    """Agents in populations: each alone, or those that may be padded together."""
+    groups: dict[Any, list[int]] = {}
+    for n, config in enumerate(configs_N):
+        groups.setdefault(_common_shape(config) if pad else n, []).append(n)
+    members = []
+    for agents in groups.values():
+        lanes = make_lanes()
+        networks = tuple(
+            Network(lanes.observation_size, c.hidden, lanes.action_count, c.activation)
+            for c in (configs_N[n] for n in agents)
+        )
+        config = configs_N[agents[0]]
+        capacity = min(config.buffer_size, budget_env_steps)  # more could never be filled
+        dqn = Dqn.of(config, padded(networks), lanes, phase_env_steps, capacity)
+        members.append(Members(dqn, tuple(agents), networks))
+    return CompiledCohort(tuple(members))
+
+
+def cohort_numbers(
+    cohort: CompiledCohort,
+    configs_N: Sequence[DqnConfig],
+    lanes: int,
+    *,
+    discount: float,
+    budget_env_steps: int,
+) -> tuple[Numbers, ...]:
+    return tuple(
+        numbers_of(
+            [configs_N[n] for n in each.agents] * lanes,
+            discount=discount,
+            budget_env_steps=budget_env_steps,
+        )
+        for each in cohort.members
+    )
+
+
+def _common_shape(config: DqnConfig) -> Any:
+    """Agents that agree in this can be padded into one population.
+
+    Depth is part of it: padding a shallow network to a deep one multiplies its arithmetic.
+    """
+    return (
+        len(config.hidden),
+        config.double,
+        config.learning_starts,
+        config.buffer_size,
+        config.batch_size,
+        config.train_freq,
+        config.gradient_steps,
+        config.target_update_interval,
+        config.exploration,
+        config.improvement_steps,
+    )

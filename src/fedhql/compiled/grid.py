@@ -1,0 +1,214 @@
+"""A grid of federations: its state, and the few compiled programs that move it on."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.agents.dqn.arrays import load_arrays, load_experience, save_arrays, save_experience
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.learner import Learner
+from fedhql.agents.dqn.network import Network, extract
+from fedhql.agents.dqn.numbers import Numbers
+from fedhql.agents.dqn.population import Dqn, advance, begin_episodes
+from fedhql.compiled.cohort import Learners, Members, cohort_numbers, form_cohort
+from fedhql.compiled.server import ArmNumbers, Outcome, Server
+from fedhql.environments.lanes import Episodes, Lanes
+
+Array = jax.Array
+Seeds = NDArray[np.uint32]
+
+
+class Grid:
+    """L federations of the same N agents and environment; the first F of them federate."""
+
+    def __init__(
+        self,
+        configs_N: Sequence[DqnConfig],
+        make_lanes: Callable[[], Lanes],
+        agent_seeds_LN: Seeds,
+        arms: ArmNumbers,
+        *,
+        rule: str,
+        discount: float,
+        phase_env_steps: int,
+        budget_env_steps: int,
+        pad: bool,
+        on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
+    ) -> None:
+        self.cohort = form_cohort(
+            configs_N,
+            make_lanes,
+            pad=pad,
+            phase_env_steps=phase_env_steps,
+            budget_env_steps=budget_env_steps,
+        )
+        L = len(agent_seeds_LN)
+        self._numbers = cohort_numbers(
+            self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
+        )
+        self._arms = arms
+        self._server = Server(
+            self.cohort,
+            make_lanes(),
+            rule,
+            horizon_steps=int(max(arms.horizon_steps, default=0)),
+            discount=discount,
+        )
+        self._on_self_learned = on_self_learned  # after each population, for progress displays
+        populations = [
+            each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)
+            for each in self.cohort.members
+        ]
+        self.learners: Learners = tuple(learner for learner, _ in populations)
+        self._experiences = [experience for _, experience in populations]
+        self.env_steps = 0  # of every lane that has not ended
+
+    def self_learn(self, until_L: NDArray[np.int64]) -> None:
+        """Every lane goes on until its agents have taken `until_L` steps each in all.
+
+        Lanes run at one pace. One that stops before the others is at the end of its budget: its
+        learners are put aside there, and back when the others have arrived.
+        """
+        aside: dict[int, Learners] = {}
+        for until in sorted({int(until) for until in until_L if until > self.env_steps}):
+            for p, each in enumerate(self.cohort.members):
+                learner, self._experiences[p] = advance(
+                    each.dqn,
+                    self.learners[p],
+                    self._experiences[p],
+                    self._numbers[p],
+                    self.env_steps,
+                    until,
+                )
+                self._put(p, learner)
+                learner.parameters.block_until_ready()
+                self._on_self_learned(len(each.agents), until - self.env_steps)
+            self.env_steps = until
+            if until < max(until_L):
+                aside |= {
+                    int(lane): self._learners_of(int(lane))
+                    for lane in np.flatnonzero(until_L == until)
+                }
+        for lane, learners in aside.items():
+            self.learners = self._with_lane(lane, learners)
+
+    def evaluate(
+        self, seeds_LNE: Seeds, step_limit: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Greedy episodes of every agent in every lane -> returns (L, N, E), lengths (L, N, E)."""
+        returns, lengths = np.zeros(seeds_LNE.shape), np.zeros(seeds_LNE.shape, dtype=np.int64)
+        L, _, E = seeds_LNE.shape
+        for each, learner, numbers in zip(
+            self.cohort.members, self.learners, self._numbers, strict=True
+        ):
+            episodes = begin_episodes(each.dqn.lanes, jnp.asarray(each.rows(seeds_LNE).ravel()))
+            played, steps = _greedy_returns(each.dqn, learner, numbers, episodes, step_limit)
+            returns[:, each.agents] = np.asarray(played).reshape(L, -1, E)
+            lengths[:, each.agents] = np.asarray(steps).reshape(L, -1, E)
+        return returns, lengths
+
+    def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
+        """One round in each federated lane, of at most `affordable_F` server steps."""
+        self.learners, outcome = _federate(
+            self._server,
+            self.learners,
+            self._numbers,
+            self._arms,
+            begin_episodes(self._server.lanes, jnp.asarray(seeds_FB.ravel())),
+            jnp.asarray(affordable_F, dtype=jnp.int32),
+        )
+        return Outcome(*outcome)
+
+    def policy(self, lane: int, agent: int) -> tuple[Network, NDArray[np.float32]]:
+        """An agent's own network and its parameters."""
+        p, each, slot = self._place(agent)
+        row = np.asarray(self.learners[p].parameters[lane * len(each.agents) + slot])
+        network = each.networks[slot]
+        return network, extract(row, network, each.dqn.network)
+
+    def diagnostics(self, lane: int, agent: int) -> dict[str, float]:
+        p, each, slot = self._place(agent)
+        row = lane * len(each.agents) + slot
+        learner = self.learners[p]
+        return {
+            "time/total_timesteps": float(self.env_steps),
+            "train/n_updates": float(learner.updates[row]),
+            "train/loss": float(learner.loss[row]),
+        }
+
+    def save(self, directory: Path) -> None:
+        for p, experience in enumerate(self._experiences):
+            home = directory / f"population{p}"
+            home.mkdir()
+            save_arrays(home / "learner", self.learners[p])
+            save_experience(home, experience)
+
+    def restore(self, directory: Path) -> None:
+        for p in range(len(self._experiences)):
+            home = directory / f"population{p}"
+            self._put(p, load_arrays(home / "learner", self.learners[p]))
+            self._experiences[p] = load_experience(home, self._experiences[p])
+        self.env_steps = int(self._experiences[0].env_steps)
+
+    def _put(self, p: int, learner: Learner) -> None:
+        self.learners = (*self.learners[:p], learner, *self.learners[p + 1 :])
+
+    def _place(self, agent: int) -> tuple[int, Members, int]:
+        """Which population an agent is in, and where in each lane's share of it."""
+        return next(
+            (p, each, each.agents.index(agent))
+            for p, each in enumerate(self.cohort.members)
+            if agent in each.agents
+        )
+
+    def _learners_of(self, lane: int) -> Learners:
+        return tuple(
+            jax.tree.map(itemgetter(_rows(each, lane)), learner)
+            for each, learner in zip(self.cohort.members, self.learners, strict=True)
+        )
+
+    def _with_lane(self, lane: int, learners: Learners) -> Learners:
+        after = []
+        for each, learner, own in zip(self.cohort.members, self.learners, learners, strict=True):
+            put = partial(_set_rows, _rows(each, lane))
+            after.append(jax.tree.map(put, learner, own))
+        return tuple(after)
+
+
+def _rows(each: Members, lane: int) -> slice:
+    return slice(lane * len(each.agents), (lane + 1) * len(each.agents))
+
+
+def _set_rows(rows: slice, array: Array, own: Array) -> Array:
+    return array.at[rows].set(own)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _federate(
+    server: Server,
+    learners: Learners,
+    numbers: tuple[Numbers, ...],
+    arms: ArmNumbers,
+    episodes: Episodes,
+    affordable_F: Array,
+) -> tuple[Learners, Outcome]:
+    """The federated lanes come first; the others' learners are handed through."""
+    F = len(affordable_F)
+    first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
+    improved, outcome = server.federate(
+        first(learners), first(numbers), arms, episodes, affordable_F
+    )
+    after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
+    return after, outcome
+
+
+_greedy_returns: Callable[..., tuple[Array, Array]] = jax.jit(
+    Dqn.greedy_returns, static_argnums=(0, 4)
+)

@@ -1,0 +1,108 @@
+"""Many copies of one environment inside a compiled program, side by side as lanes.
+
+M lanes, D numbers in an observation. An episode begins from a seed, or, where it follows another
+in the middle of a compiled loop, from uniform draws that were made beforehand.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedhql.environments.twins import Twin
+
+Array = jax.Array
+Episodes = Any  # whatever a kind of lanes needs to go on: a pytree of arrays, M in front
+
+
+class Step(NamedTuple):
+    """What one step of M lanes gave."""
+
+    episodes: Episodes
+    observations: Array  # (M, D) next states, of an ended episode its last
+    rewards: Array  # (M,)
+    terminated: Array  # (M,)
+    ended: Array  # (M,) terminated or truncated
+
+
+class Lanes(Protocol):
+    """Environments that a traced function may step."""
+
+    @property
+    def observation_size(self) -> int: ...
+
+    @property
+    def action_count(self) -> int: ...
+
+    @property
+    def start_draws(self) -> int:
+        """Draws a restart takes."""
+
+    @property
+    def keeps_episodes(self) -> bool:
+        """Whether episodes can be saved and gone on with later."""
+
+    def begin(self, seeds_M: Array) -> Episodes: ...
+
+    def observe(self, episodes: Episodes) -> Array:
+        """-> states (M, D)."""
+
+    def step(self, episodes: Episodes, actions_M: Array, running_M: Array) -> Step:
+        """Step the running lanes; the others' figures mean nothing."""
+
+    def step_and_restart(self, episodes: Episodes, actions_M: Array, draws_MR: Array) -> Step:
+        """Step all lanes; those whose episode ended begin another."""
+
+
+class TwinEpisodes(NamedTuple):
+    """Where M lanes of a twin stand."""
+
+    states: Array  # (M, S)
+    elapsed: Array  # (M,) steps in this episode
+
+
+@dataclass(frozen=True)
+class TwinLanes:
+    """Lanes of a pure JAX environment."""
+
+    twin: Twin
+    keeps_episodes: bool = True
+
+    @property
+    def observation_size(self) -> int:
+        return self.twin.observation_size
+
+    @property
+    def action_count(self) -> int:
+        return self.twin.action_count
+
+    @property
+    def start_draws(self) -> int:
+        return self.twin.start_draws
+
+    def begin(self, seeds_M: Array) -> TwinEpisodes:
+        keys_M = jax.vmap(jax.random.key)(seeds_M)
+        draws_MR = jax.vmap(lambda key: jax.random.uniform(key, (self.start_draws,)))(keys_M)
+        return self._started(draws_MR)
+
+    def observe(self, episodes: TwinEpisodes) -> Array:
+        return jax.vmap(self.twin.observe)(episodes.states)
+
+    def step(self, episodes: TwinEpisodes, actions_M: Array, running_M: Array) -> Step:
+        states, rewards, terminated = jax.vmap(self.twin.step)(episodes.states, actions_M)
+        elapsed = episodes.elapsed + 1
+        after = TwinEpisodes(states, elapsed)
+        ended = terminated | (elapsed >= self.twin.step_limit)
+        return Step(after, self.observe(after), rewards, terminated, ended)
+
+    def step_and_restart(self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array) -> Step:
+        step = self.step(episodes, actions_M, jnp.ones_like(actions_M, dtype=bool))
+        fresh = self._started(draws_MR)
+        states = jnp.where(step.ended[:, None], fresh.states, step.episodes.states)
+        elapsed = jnp.where(step.ended, fresh.elapsed, step.episodes.elapsed)
+        return step._replace(episodes=TwinEpisodes(states, elapsed))
+
+    def _started(self, draws_MR: Array) -> TwinEpisodes:
+        states = jax.vmap(self.twin.start)(draws_MR)
+        return TwinEpisodes(states, jnp.zeros(states.shape[0], dtype=jnp.int32))

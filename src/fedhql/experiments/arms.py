@@ -1,0 +1,40 @@
+"""What an arm's name means for an experiment."""
+
+from pydantic import ValidationError
+
+from fedhql.errors import SettingsError
+from fedhql.experiments.explain import explain
+from fedhql.experiments.settings import ExperimentSettings, FederationSettings, contradiction
+from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
+
+NUMBERS = [name for name in FederationSettings.model_fields if name != "rule"]
+
+
+def require_arm(settings: ExperimentSettings, arm: str) -> str:
+    """The name as its files have it, or an error that says what is allowed."""
+    settings_of_arm(settings, arm)
+    return ",".join(f"{key}={value}" for key, value in changes(arm).items()) or arm
+
+
+def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSettings:
+    """The experiment with what this arm changes of its federation."""
+    if arm in (INDEPENDENT, FEDHQL):
+        return settings
+    changed = changes(arm)
+    if unknown := [key for key, value in changed.items() if key not in NUMBERS or not value]:
+        raise SettingsError(
+            f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
+            f"{FEDHQL}, or KEY=NUMBER[,KEY=NUMBER] with the keys {', '.join(NUMBERS)}"
+        )
+    given = settings.federation.model_dump(exclude_unset=True) | changed
+    try:
+        federation = FederationSettings.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError(f"--arm {arm}: {explain(error, FederationSettings)}") from error
+    if wrong := contradiction(federation):
+        raise SettingsError(f"--arm {arm}: {wrong}")
+    return settings.model_copy(update={"federation": federation})
+
+
+def federates(arm: str) -> bool:
+    return arm != INDEPENDENT

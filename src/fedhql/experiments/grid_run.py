@@ -1,0 +1,261 @@
+"""Cells as lanes of one compiled grid: the same rows, checkpoints and files as cell by cell."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.agents.dqn.agent import export_policy
+from fedhql.agents.dqn.network import Network
+from fedhql.agents.settings import DqnSettings
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import ArmNumbers
+from fedhql.environments.lanes import Lanes, TwinLanes
+from fedhql.environments.twins import twin_of
+from fedhql.errors import NoUsableAnswers
+from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.books import CellBooks, Progress
+from fedhql.experiments.checkpoints import Checkpoints
+from fedhql.experiments.seeds import Stream, seeds_for
+from fedhql.experiments.settings import ExperimentSettings
+from fedhql.federation import RoundFigures
+from fedhql.results.files import locked, whole_directory
+from fedhql.results.run_directory import Cell, RunDirectory
+
+log = logging.getLogger(__name__)
+
+Policy = tuple[Network, NDArray[np.float32]]
+
+
+def finish_grid(
+    settings: ExperimentSettings,
+    cells: Sequence[Cell],
+    directory: RunDirectory,
+    home: Path,
+    *,
+    report: Callable[[Progress], None],
+    clock: Callable[[], float],
+    tensorboard: bool,
+) -> None:
+    """Run cells side by side, from the checkpoint in `home` if there is one, to their ends."""
+    with locked(home, wait=True):
+        if all(directory.result(cell).exists() for cell in cells):
+            return
+        with closing(_GridRun(settings, cells, directory, home, report, clock, tensorboard)) as run:
+            run.until_budgets_are_spent()
+
+
+class _GridRun:
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        cells: Sequence[Cell],
+        directory: RunDirectory,
+        home: Path,
+        report: Callable[[Progress], None],
+        clock: Callable[[], float],
+        tensorboard: bool,
+    ) -> None:
+        self._settings, self._directory = settings, directory
+        self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # those first
+        self._federated = sum(federates(cell.arm) for cell in cells)
+        self._grid = build_grid(settings, self._cells, self._on_self_learned)
+        self._checkpoints = Checkpoints(home, clock)
+        self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
+        self._learned_in_phase = 0.0
+        checkpoint = self._checkpoints.latest()
+        states: dict[str, Any] = {}
+        if checkpoint is not None:
+            states = json.loads((checkpoint / "cells.json").read_text())
+            self._checkpoints.seconds_spent = states["checkpoint_seconds"]
+            self._grid.restore(checkpoint)
+        self._open = ExitStack()
+        self._books = [
+            self._open.enter_context(
+                closing(
+                    CellBooks(
+                        settings,
+                        cell,
+                        directory,
+                        report=report,
+                        clock=clock,
+                        tensorboard=tensorboard,
+                        state=states.get(str(cell)),
+                    )
+                )
+            )
+            for cell in self._cells
+        ]
+
+    def until_budgets_are_spent(self) -> None:
+        if self._grid.env_steps == 0:
+            self._checkpoint()
+        while running := self._running_lanes():
+            self._self_learn(running)
+            self._evaluate(running)
+            self._federate(running)
+            for lane in running:
+                self._books[lane].round += 1
+            self._finish(sorted({*running} - {*self._running_lanes()}))
+            if self._checkpoints.due():
+                self._checkpoint()
+        # Those whose checkpoint was written when they had just ended, and nothing after it.
+        self._finish(range(len(self._cells)))
+        self._checkpoints.discard()
+
+    def _running_lanes(self) -> list[int]:
+        return [n for n, books in enumerate(self._books) if books.affordable_self_learning()]
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _self_learn(self, running: Sequence[int]) -> None:
+        env_steps = np.array([books.affordable_self_learning() for books in self._books])
+        self._running = running
+        self._grid.self_learn(self._grid.env_steps + env_steps)
+        self._learned_in_phase = 0.0
+        for lane in running:
+            self._books[lane].self_learned(int(env_steps[lane]))
+
+    def _on_self_learned(self, agents: int, env_steps: int) -> None:
+        """Some agents have, in every lane; budgets are charged once all have."""
+        self._learned_in_phase += agents * env_steps / len(self._settings.agents)
+        for lane in self._running:
+            self._books[lane].tell(self._learned_in_phase)
+
+    def _evaluate(self, running: Sequence[int]) -> None:
+        seeds_LNE = np.stack([books.evaluation_seeds() for books in self._books])
+        limit = self._settings.evaluation.episode_step_limit
+        returns_LNE, lengths_LNE = self._grid.evaluate(seeds_LNE, limit)
+        agents = range(len(self._settings.agents))
+        for lane in running:
+            diagnostics = [self._grid.diagnostics(lane, n) for n in agents]
+            books = self._books[lane]
+            for n in books.evaluated(returns_LNE[lane], lengths_LNE[lane], diagnostics):
+                self._best[lane, n] = self._grid.policy(lane, n)
+
+    def _federate(self, running: Sequence[int]) -> None:
+        """Lanes that cannot pay for a round's first step, or have ended, take no part."""
+        books_F = self._books[: self._federated]
+        batch = max((len(books.server_seeds()) for books in books_F), default=0)
+        remaining = [books.budget.remaining_env_steps for books in books_F]
+        affordable_F = np.array(
+            [
+                left if lane in running and len(books_F[lane].server_seeds()) <= left else 0
+                for lane, left in enumerate(remaining)
+            ]
+        )
+        if not affordable_F.any():
+            return
+        seeds_FB = np.zeros((self._federated, batch), dtype=np.uint32)
+        for lane, books in enumerate(books_F):
+            seeds = books.server_seeds()
+            seeds_FB[lane, : len(seeds)] = seeds
+        outcome = self._grid.federate(seeds_FB, affordable_F)
+        steps_F, sums, refused_FN, unanswered_F = (np.asarray(figure) for figure in outcome)
+        for lane in np.flatnonzero(affordable_F).tolist():
+            books = self._books[lane]
+            for name, count in zip(books.names, refused_FN[lane], strict=True):
+                if count and name not in books.refused:  # once an agent, as the message engine
+                    log.warning(
+                        "%s: %s answered with NaN or infinity and is left out of such exchanges",
+                        books.cell,
+                        name,
+                    )
+                if count:
+                    books.refused[name] += int(count)
+            if unanswered_F[lane]:
+                raise NoUsableAnswers(
+                    f"{books.cell}: no agent gave an answer that can be used (NaN or infinity)"
+                )
+            spread, td_error, loss = (
+                float(figure) for figure in sums[lane] / max(steps_F[lane], 1)
+            )
+            figures = RoundFigures(
+                server_env_steps=int(steps_F[lane]),
+                spread=spread,
+                td_error=td_error,
+                loss=loss,
+                refused_answers=int(refused_FN[lane].sum()),
+            )
+            budget = books.budget.after_server_steps(figures.server_env_steps)
+            books.federated(budget, figures)
+
+    def _finish(self, lanes: Sequence[int]) -> None:
+        for lane in lanes:
+            if self._directory.result(self._cells[lane]).exists():
+                continue
+            for n in range(len(self._settings.agents)):
+                self._export(lane, n, "last", self._grid.policy(lane, n))
+            self._write_best(lane)
+            self._books[lane].finish(checkpoint_seconds=self._checkpoints.seconds_spent)
+
+    def _checkpoint(self) -> None:
+        for lane in range(len(self._cells)):
+            self._write_best(lane)
+        number = max(books.round for books in self._books)
+        with self._checkpoints.write(number) as directory:
+            self._grid.save(directory)
+            states = {str(books.cell): books.state() for books in self._books}
+            content = states | {"checkpoint_seconds": self._checkpoints.seconds_spent}
+            (directory / "cells.json").write_text(json.dumps(content))
+
+    def _write_best(self, lane: int) -> None:
+        for key in [key for key in self._best if key[0] == lane]:
+            self._export(*key, "best", self._best.pop(key))
+
+    def _export(self, lane: int, agent: int, which: str, policy: Policy) -> None:
+        name = self._settings.agent_names[agent]
+        home = self._directory.agent(self._cells[lane], name)
+        with whole_directory(home / which) as directory:
+            export_policy(directory, *policy)
+
+
+def _lanes(env_id: str) -> Lanes:
+    if (twin := twin_of(env_id)) is not None:
+        return TwinLanes(twin)
+    from fedhql.environments.envpool_lanes import EnvPoolLanes
+
+    return EnvPoolLanes(env_id)
+
+
+def build_grid(
+    settings: ExperimentSettings,
+    cells: Sequence[Cell],
+    on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
+) -> Grid:
+    """Lanes in the cells' order, of which those that federate must come first."""
+    federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
+    arms = [f for f, cell in zip(federations, cells, strict=True) if federates(cell.arm)]
+    N = len(settings.agents)
+    return Grid(
+        [DqnSettings(**agent.options).config() for agent in settings.agents],
+        partial(_lanes, settings.environment.id),
+        np.array(
+            [
+                [seeds_for(cell.seed, Stream.AGENT, n, count=1)[0] for n in range(N)]
+                for cell in cells
+            ],
+            dtype=np.uint32,
+        ),
+        ArmNumbers(
+            *(
+                jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
+                for field, dtype in zip(ArmNumbers._fields, "ffffii", strict=True)
+            )
+        ),
+        rule=settings.federation.rule,
+        discount=settings.environment.discount,
+        phase_env_steps=federations[0].self_learning_env_steps,
+        budget_env_steps=settings.budget.env_steps_per_agent,
+        pad=jax.default_backend() != "cpu",
+        on_self_learned=on_self_learned,
+    )

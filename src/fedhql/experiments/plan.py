@@ -1,0 +1,74 @@
+"""Which cells run together as lanes of one compiled grid."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.checkpoints import latest_checkpoint
+from fedhql.experiments.settings import ExperimentSettings
+from fedhql.results.run_directory import Cell, RunDirectory
+
+MEMORY_SHARE = 0.6  # of the machine's, for replay memories
+FLOATS_A_ROW_BESIDES_STATES = 3
+
+
+def plan_grids(
+    settings: ExperimentSettings,
+    directory: RunDirectory,
+    left: Sequence[Cell],
+    jobs: int,
+    observation_size: int,
+) -> list[tuple[list[Cell], Path]]:
+    """Grids under way as they are; the other cells in as many as run side by side.
+
+    -> cells and the directory of the grid's checkpoints.
+    """
+    grids = []
+    under_way: set[Cell] = set()
+    directory.grids().mkdir(exist_ok=True)
+    for home in sorted(directory.grids().iterdir()):
+        checkpoint = latest_checkpoint(home)
+        if checkpoint is None:  # killed before it had done anything, or just finished
+            shutil.rmtree(home)
+            continue
+        states = json.loads((checkpoint / "cells.json").read_text())
+        cells = [Cell.parse(name) for name in states if name != "checkpoint_seconds"]
+        if any(cell in left for cell in cells):
+            grids.append((cells, home))
+            under_way |= set(cells)
+        else:
+            shutil.rmtree(home)
+    new = [cell for cell in left if cell not in under_way]
+    taken = {int(home.name) for _, home in grids}
+    names = (number for number in range(len(taken) + len(new)) if number not in taken)
+    for cells in _dealt(settings, observation_size, new, jobs):
+        grids.append((cells, directory.grids() / str(next(names))))
+    return grids
+
+
+def _dealt(
+    settings: ExperimentSettings, observation_size: int, cells: Sequence[Cell], jobs: int
+) -> list[list[Cell]]:
+    """Lanes move at one pace, so they share the length of a phase; work is dealt out evenly."""
+    by_phase: dict[int, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: not federates(cell.arm)):
+        federation = settings_of_arm(settings, cell.arm).federation
+        by_phase.setdefault(federation.self_learning_env_steps, []).append(cell)
+    dealt = []
+    for group in by_phase.values():
+        most = max(1, _lanes_in_memory(settings, observation_size) // jobs)
+        hands = max(min(jobs, len(group)), -(-len(group) // most))
+        dealt += [group[hand::hands] for hand in range(hands)]
+    return dealt
+
+
+def _lanes_in_memory(settings: ExperimentSettings, observation_size: int) -> int:
+    """How many federations' replay memories fit; their size is known before any is made."""
+    row = 2 * observation_size + FLOATS_A_ROW_BESIDES_STATES
+    budget = settings.budget.env_steps_per_agent
+    rows = sum(min(agent.options["buffer_size"], budget) for agent in settings.agents)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(MEMORY_SHARE * memory // (4 * row * rows))

@@ -1,0 +1,28 @@
+"""The names of arms: what their files and columns are called, and how people read them.
+
+"independent": every agent alone. "fedhql": the federation as the settings say. Anything else is
+the federation with some of its numbers changed: "exploration=3", "exploration=3,learning_rate=0.1".
+"""
+
+INDEPENDENT, FEDHQL = "independent", "fedhql"
+SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
+
+
+def changes(arm: str) -> dict[str, str]:
+    """What an arm changes of the federation's settings, as text."""
+    if arm in (INDEPENDENT, FEDHQL):
+        return {}
+    pairs = (part.partition("=") for part in arm.split(","))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def order(arm: str) -> tuple[int, list[tuple[str, float]]]:
+    """Independent first, then the settings' own federation, then the others by their numbers."""
+    rank = {INDEPENDENT: 0, FEDHQL: 1}.get(arm, 2)
+    return rank, [(key, float(value)) for key, value in changes(arm).items()]
+
+
+def label(arm: str) -> str:
+    if not (changed := changes(arm)):
+        return "FedHQL" if arm == FEDHQL else arm
+    return ", ".join(f"{SYMBOLS.get(key, key)} = {value}" for key, value in changed.items())

@@ -1,0 +1,254 @@
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.envpool_lanes import SUPPORTED, EnvPoolLanes, has_envpool
+from fedhql.environments.lanes import Lanes
+from fedhql.errors import MissingExtra
+
+(LANDER,) = SUPPORTED
+Floats = NDArray[Any]
+# Either NumPy or JAX, states (M, 8), uniform draws (M,) -> actions (M,)
+Policy = Callable[[Any, Any, Any], Any]
+
+needs_envpool = pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
+
+
+def test_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    assert not has_envpool()
+    with pytest.raises(MissingExtra, match=r"LunarLander-v3.*fedhql\[envpool\]"):
+        EnvPoolLanes(LANDER)
+
+
+def test_refuses_what_was_not_compared_with_gymnasium() -> None:
+    with pytest.raises(ValueError, match="CartPole-v1"):
+        EnvPoolLanes("CartPole-v1")
+
+
+@needs_envpool
+def test_has_gymnasiums_sizes() -> None:
+    lanes: Lanes = EnvPoolLanes(LANDER)
+    env = gym.make(LANDER)
+    assert (lanes.observation_size,) == env.observation_space.shape
+    assert isinstance(env.action_space, gym.spaces.Discrete)
+    assert lanes.action_count == env.action_space.n
+    assert (lanes.start_draws, lanes.keeps_episodes) == (0, False)
+
+
+@needs_envpool
+def test_an_episode_begins_by_its_seed_alone() -> None:
+    lanes = EnvPoolLanes(LANDER)
+    begin = jax.jit(lanes.begin)
+    begun = np.asarray(begin(_seeds(3, 2**32 - 1, 9)))
+    again = np.asarray(begin(_seeds(9, 5, 3, 3, 2**32 - 1)))
+    np.testing.assert_array_equal(begun, again[[2, 4, 0]])
+    np.testing.assert_array_equal(again[2], again[3])
+    assert len(np.unique(again[:, 0])) == 4
+    assert begun.dtype == np.float32
+
+
+@needs_envpool
+def test_the_same_program_begins_and_steps_a_new_pool() -> None:
+    fall = _falling(EnvPoolLanes(LANDER), 150)
+    first, other, again = fall(_seeds(1, 2)), fall(_seeds(3, 4)), fall(_seeds(1, 2))
+    for left, right in zip(first, again, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert (first[0] != other[0]).any()
+
+
+@needs_envpool
+def test_steps_none_but_the_running_lanes() -> None:
+    """Lanes 0 and 2 run as they would without lane 1, and lane 1 as if it had not waited."""
+    lanes, pair, single = (EnvPoolLanes(LANDER) for _ in range(3))
+    episodes = lanes.begin(_seeds(1, 2, 3))
+    outer, middle = pair.begin(_seeds(1, 3)), single.begin(_seeds(2))
+    waiting = np.asarray(episodes[1])
+    for running_M in [[True, False, True], [False, False, False]] * 2:
+        step = lanes.step(episodes, jnp.array([2, 3, 1]), jnp.array(running_M))
+        np.testing.assert_array_equal(step.observations, step.episodes)
+        np.testing.assert_array_equal(step.observations[1], waiting)
+        for figure in (step.rewards, step.terminated, step.ended):
+            assert not figure[1]
+        if any(running_M):
+            alone = pair.step(outer, jnp.array([2, 1]), jnp.ones(2, dtype=bool))
+            outer = alone.episodes
+            np.testing.assert_array_equal(step.rewards[jnp.array([0, 2])], alone.rewards)
+        else:
+            assert not step.rewards.any()
+        np.testing.assert_array_equal(step.observations[jnp.array([0, 2])], outer)
+        episodes = step.episodes
+    together = lanes.step(episodes, jnp.array([0, 3, 0]), jnp.ones(3, dtype=bool))
+    alone = single.step(middle, jnp.array([3]), jnp.ones(1, dtype=bool))
+    np.testing.assert_array_equal(together.observations[1:2], alone.observations)
+
+
+@needs_envpool
+def test_restarts_where_an_episode_ended() -> None:
+    fall = _falling(EnvPoolLanes(LANDER), 300)
+    begun, after, seen, rewards, terminated, ended = fall(_seeds(*range(5)))
+    before = np.concatenate([begun[None], after[:-1]])
+    assert ended.sum(axis=0).min() >= 2
+    np.testing.assert_array_equal(terminated, ended)
+    np.testing.assert_array_equal(rewards[ended], -100)
+    np.testing.assert_array_equal(after[~ended], seen[~ended])
+    # An ended episode's last state is on the ground, the first of the next one high above it.
+    assert (seen[ended][:, 1] < 0.9).all()
+    assert (after[ended][:, 1] > 1.3).all()
+    assert not after[ended][:, 6:].any()
+    # A step not taken from the restarted state, first or later, would not earn this reward.
+    earned = _nearness(seen) - _nearness(before)
+    np.testing.assert_allclose(rewards[~ended], earned[~ended], atol=2e-3)
+
+
+@needs_envpool
+@pytest.mark.parametrize("episodes", [200, pytest.param(1000, marks=pytest.mark.slow, id="1000")])
+@pytest.mark.parametrize("policy", ["random", "landing"])
+def test_episodes_are_distributed_as_gymnasiums(policy: str, episodes: int) -> None:
+    acts = {"random": _random, "landing": _landing}[policy]
+    ours, theirs = _envpool_episodes(acts, episodes), _gymnasium_episodes(acts, episodes)
+    # Returns and lengths under two policies: were both environments the same, one of the four
+    # tests would fail with a chance of 1 %, and one of the four means with 0.2 %.
+    for left, right in zip(ours[:2], theirs, strict=True):
+        assert _ks_distance(left, right) < math.sqrt(-math.log(0.01 / 4 / 2) / episodes)
+        standard_error = math.sqrt((left.var() + right.var()) / episodes)
+        assert abs(left.mean() - right.mean()) < 3.5 * standard_error
+    # The two policies see different parts of the game: crashes and landings.
+    assert ours[0].mean() > 200 if policy == "landing" else ours[0].mean() < -150
+
+
+@needs_envpool
+def test_truncated_ends_at_gymnasiums_limit_without_terminating() -> None:
+    _, lengths, terminated = _envpool_episodes(_hovering, 5)
+    assert lengths.tolist() == [gym.spec(LANDER).max_episode_steps] * 5
+    assert not terminated.any()
+
+
+@needs_envpool
+def test_a_crash_on_the_last_step_allowed_is_terminated(monkeypatch: pytest.MonkeyPatch) -> None:
+    import envpool
+
+    ended = _falling(EnvPoolLanes(LANDER), 200)(_seeds(3))[-1]
+    crash = int(np.argmax(ended)) + 1
+    for limit, terminates in [(crash - 1, False), (crash, True)]:
+        with monkeypatch.context() as patch:
+            short = functools.partial(envpool.make_gymnasium, max_episode_steps=limit)
+            patch.setattr(envpool, "make_gymnasium", short)
+            fall = _falling(EnvPoolLanes(LANDER), limit)
+        *_, terminated, ended = fall(_seeds(3))
+        assert np.flatnonzero(ended).tolist() == [limit - 1]
+        assert bool(terminated[-1]) is terminates
+
+
+@needs_envpool
+def _seeds(*seeds: int) -> jax.Array:
+    return jnp.array(seeds, dtype=jnp.uint32)
+
+
+def _falling(lanes: EnvPoolLanes, steps: int) -> Callable[[jax.Array], tuple[Floats, ...]]:
+    """Engines off: seeds -> observations at the beginning, then the fields of so many Steps."""
+
+    @jax.jit
+    def fall(seeds_M: jax.Array) -> Any:
+        off_M, no_draws = jnp.zeros(len(seeds_M), dtype=int), jnp.zeros((len(seeds_M), 0))
+
+        def move(episodes: jax.Array, _: None) -> tuple[jax.Array, Any]:
+            step = lanes.step_and_restart(episodes, off_M, no_draws)
+            return step.episodes, step
+
+        begun = lanes.begin(seeds_M)
+        return begun, *jax.lax.scan(move, begun, length=steps)[1]
+
+    return lambda seeds_M: tuple(np.asarray(figure) for figure in fall(seeds_M))
+
+
+def _envpool_episodes(policy: Policy, episodes: int) -> tuple[Floats, Floats, Floats]:
+    """An episode in each lane -> returns, lengths, whether terminated."""
+    lanes = EnvPoolLanes(LANDER)
+
+    def move(carry: Any) -> Any:
+        now, running, returns, lengths, terminated, key = carry
+        key, drawing = jax.random.split(key)
+        draws = jax.random.uniform(drawing, (episodes,))
+        step = lanes.step(now, policy(jnp, lanes.observe(now), draws), running)
+        returns = returns + jnp.where(running, step.rewards, 0)
+        terminated = terminated | (running & step.terminated)
+        still = running & ~step.ended
+        return step.episodes, still, returns, lengths + running, terminated, key
+
+    begun = lanes.begin(jnp.arange(episodes, dtype=jnp.uint32))
+    all_M, none_M = jnp.ones(episodes, dtype=bool), jnp.zeros(episodes)
+    carry = (begun, all_M, none_M, none_M, ~all_M, jax.random.key(0))
+    _, _, *figures, _ = jax.lax.while_loop(lambda carry: carry[1].any(), move, carry)
+    returns, lengths, terminated = (np.asarray(figure) for figure in figures)
+    return returns, lengths, terminated
+
+
+def _gymnasium_episodes(policy: Policy, episodes: int) -> tuple[Floats, Floats]:
+    rng, at_once = np.random.default_rng(0), 100
+    batch = EnvironmentBatch(LANDER, at_once)
+    returns, lengths = np.zeros((2, episodes))
+    for first in range(0, episodes, at_once):
+        states = batch.reset(range(first, first + at_once))
+        while len(batch.running):
+            rows = first + batch.running
+            states, rewards, _, ended = batch.step(policy(np, states, rng.random(len(rows))))
+            returns[rows] += rewards
+            lengths[rows] += 1
+            states = states[~ended]
+    batch.close()
+    return returns, lengths
+
+
+def _random(xp: Any, seen: Any, draws: Any) -> Any:
+    return (4 * draws).astype(int)
+
+
+def _landing(xp: Any, seen: Any, draws: Any) -> Any:
+    """Sink along slopes that meet at the pad, the slower the lower; with a leg down, brake."""
+    x, y, _, y_speed, _, _, left, right = seen.T
+    down = left + right > 0
+    turn = xp.where(down, 0, _turn(xp, seen))
+    lift = xp.where(down, -0.5 * y_speed, 0.5 * (0.5 * xp.abs(x) - y - y_speed))
+    return _fire(xp, turn, lift)
+
+
+def _hovering(xp: Any, seen: Any, draws: Any) -> Any:
+    return _fire(xp, _turn(xp, seen), 0.5 * (1 - seen[:, 1] - seen[:, 3]))
+
+
+def _turn(xp: Any, seen: Any) -> Any:
+    """How hard to turn left: lean against where it is and drifts to, without starting to spin."""
+    x, _, x_speed, _, angle, spin, _, _ = seen.T
+    lean = xp.clip(0.5 * x + x_speed, -0.4, 0.4)
+    return 0.5 * (lean - angle) - spin
+
+
+def _fire(xp: Any, turn: Any, lift: Any) -> Any:
+    """The engine for the larger of two wants, if it is large enough to be worth the fuel."""
+    main = (lift > xp.abs(turn)) & (lift > 0.05)
+    return xp.where(main, 2, xp.where(turn < -0.05, 3, xp.where(turn > 0.05, 1, 0)))
+
+
+def _nearness(seen: Floats) -> Floats:
+    """What LunarLander rewards a gain of: near the pad, slow, upright, legs on the ground."""
+    x, y, x_speed, y_speed, angle, _, left, right = np.moveaxis(seen.astype(np.float64), -1, 0)
+    away = np.hypot(x, y) + np.hypot(x_speed, y_speed) + np.abs(angle)
+    return np.asarray(10 * (left + right) - 100 * away)
+
+
+def _ks_distance(left: Floats, right: Floats) -> float:
+    """Kolmogorov-Smirnov: the largest gap between two samples' distribution functions."""
+    points = np.concatenate([left, right])
+    shares = [np.searchsorted(np.sort(s), points, side="right") / len(s) for s in (left, right)]
+    return float(np.abs(shares[0] - shares[1]).max())
