@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.experiments.build import Stream, seeds_for
 from fedhql.experiments.evaluation import evaluate
+from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.federation import Budget, FederationServer, InProcessCohort, fed_ucb
 
 ENV_ID, ACTION_COUNT, EPISODE_STEPS, DISCOUNT = "CartPole-v1", 2, 500, 0.97

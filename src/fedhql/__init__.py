@@ -1,7 +1,5 @@
 """Federated heterogeneous Q-learning: black-box agents that learn from each other's values."""
 
-from importlib.metadata import version
-
 from fedhql.contract import (
     BlackBoxAgent,
     Checkpointable,
@@ -11,7 +9,7 @@ from fedhql.contract import (
 )
 from fedhql.errors import FedHQLError
 
-__version__ = version("fedhql")
+__version__ = "0.1.0"
 
 __all__ = [
     "BlackBoxAgent",

@@ -2,7 +2,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from fedhql.experiments.cell import Progress, finish_cell
+from fedhql.experiments.books import Progress
+from fedhql.experiments.cell import finish_cell
 from fedhql.experiments.settings import read_settings
 from fedhql.results.run_directory import Cell, RunDirectory
 from tests.cli.running import TABULAR

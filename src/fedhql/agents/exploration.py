@@ -10,7 +10,8 @@ def epsilon_greedy(q_A: Floats, epsilon: float, rng: np.random.Generator) -> int
     """A uniform action with probability ε, else a greedy one (ties at random)."""
     if rng.random() < epsilon:
         return int(rng.integers(len(q_A)))
-    return int(rng.choice(np.flatnonzero(q_A == q_A.max())))
+    best = np.flatnonzero(q_A == q_A.max())
+    return int(best[0] if len(best) == 1 else rng.choice(best))  # a choice is slow
 
 
 def boltzmann(q_A: Floats, temperature: float, rng: np.random.Generator) -> int:

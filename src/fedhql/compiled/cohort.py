@@ -135,12 +135,8 @@ def cohort_numbers(
 
 
 def _common_shape(config: DqnConfig) -> Any:
-    """Agents that agree in this can be padded into one population.
-
-    Depth is part of it: padding a shallow network to a deep one multiplies its arithmetic.
-    """
+    """Agents that agree in this can be padded into one population."""
     return (
-        len(config.hidden),
         config.double,
         config.learning_starts,
         config.buffer_size,

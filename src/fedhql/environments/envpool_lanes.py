@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 from numpy.typing import NDArray
@@ -22,9 +23,8 @@ from fedhql.errors import MissingExtra
 
 Array = jax.Array
 Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
-HostStep = tuple[Floats, Floats, Floats, Bools, Bools]  # a Step's figures, still NumPy's
 SUPPORTED = ("LunarLander-v3",)
+NOT_RUNNING = -1  # in place of an action
 
 
 def has_envpool() -> bool:
@@ -35,7 +35,9 @@ class EnvPoolLanes:
     """Lanes of an EnvPool environment; the episodes of the latest `begin` are the only ones.
 
     What a traced function carries as episodes is the observations. The calls are not ordered by
-    JAX: each takes the observations of the one before, and that alone puts them in order.
+    JAX: each takes actions that were chosen from the observations of the one before, and that
+    alone puts them in order. One array goes in and one comes out, because JAX spends longer on
+    handing an array over than NumPy on packing it.
     """
 
     start_draws = 0  # a restart goes on with the lane's own generator
@@ -66,16 +68,18 @@ class EnvPoolLanes:
         return episodes
 
     def step(self, episodes: Array, actions_M: Array, running_M: Array) -> Step:
-        return self._call(self._step, episodes, actions_M, running_M)
+        asked_M = jnp.where(running_M, actions_M, NOT_RUNNING)
+        return self._call(self._step, asked_M.astype(jnp.int32))
 
     def step_and_restart(self, episodes: Array, actions_M: Array, draws_MR: Array) -> Step:
-        return self._call(self._step_and_restart, episodes, actions_M)
+        return self._call(self._step_and_restart, actions_M.astype(jnp.int32))
 
-    def _call(self, on_host: Callable[..., HostStep], episodes: Array, *more: Array) -> Step:
-        M = episodes.shape[0]
-        floats, bools = np.empty(M, dtype=np.float32), np.empty(M, dtype=bool)
-        like = (episodes, episodes, floats, bools, bools)
-        return Step(*io_callback(on_host, like, episodes, *more))
+    def _call(self, on_host: Callable[[Any], Floats], actions_M: Array) -> Step:
+        D = self.observation_size
+        like = np.empty((actions_M.shape[0], 2 * D + 3), dtype=np.float32)
+        packed: Array = io_callback(on_host, like, actions_M)
+        rewards, terminated, ended = packed[:, 2 * D], packed[:, 2 * D + 1], packed[:, 2 * D + 2]
+        return Step(packed[:, :D], packed[:, D : 2 * D], rewards, terminated > 0, ended > 0)
 
     # From here on the host: NumPy only, because JAX called from inside a callback can wait for
     # the very program that waits for the callback.
@@ -86,30 +90,32 @@ class EnvPoolLanes:
         self._seen_MD = np.empty((len(seeds), self.observation_size), dtype=np.float32)
         return self._begin_anew(np.arange(len(seeds)))
 
-    def _step(self, episodes: Any, actions_M: Any, running_M: Any) -> HostStep:
-        return self._advance(episodes, actions_M, np.flatnonzero(np.asarray(running_M)))
+    def _step(self, actions_M: Any) -> Floats:
+        actions = np.asarray(actions_M)
+        seen_MD, figures_M3 = self._advance(actions, np.flatnonzero(actions != NOT_RUNNING))
+        return np.concatenate([seen_MD, seen_MD, figures_M3], axis=1)
 
-    def _step_and_restart(self, episodes: Any, actions_M: Any) -> HostStep:
-        lanes = np.arange(len(self._seen_MD))
-        _, seen_MD, rewards_M, terminated_M, ended_M = self._advance(episodes, actions_M, lanes)
-        fresh_MD = self._begin_anew(np.flatnonzero(ended_M))
-        return fresh_MD, seen_MD, rewards_M, terminated_M, ended_M
+    def _step_and_restart(self, actions_M: Any) -> Floats:
+        actions = np.asarray(actions_M)
+        seen_MD, figures_M3 = self._advance(actions, np.arange(len(actions)))
+        fresh_MD = self._begin_anew(np.flatnonzero(figures_M3[:, 2]))
+        return np.concatenate([fresh_MD, seen_MD, figures_M3], axis=1)
 
-    def _advance(self, episodes: Any, actions_M: Any, lanes: NDArray[np.intp]) -> HostStep:
-        seen_MD = self._seen_MD.copy()
-        rewards_M = np.zeros(len(seen_MD), dtype=np.float32)
-        terminated_M, ended_M = np.zeros((2, len(seen_MD)), dtype=bool)
+    def _advance(self, actions_M: Any, lanes: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """-> what is seen of all lanes, and of each its reward, terminated, ended."""
+        seen_MD, figures_M3 = self._seen_MD.copy(), np.zeros((len(actions_M), 3), dtype=np.float32)
         if len(lanes):
-            actions = np.asarray(actions_M)[lanes]
-            observations, rewards, terminated, truncated, info = self._pool.step(actions, lanes)
+            observations, rewards, terminated, truncated, info = self._pool.step(
+                actions_M[lanes], lanes
+            )
             rows = info["env_id"]  # EnvPool answers in an order of its own
-            seen_MD[rows], rewards_M[rows] = observations, rewards
-            ended_M[rows] = terminated | truncated
+            seen_MD[rows] = observations
             # A lander that crashes or comes to rest on the very last step allowed has both ended
             # and been cut off; EnvPool says the latter only, but its reward of ±100 gives it away.
-            terminated_M[rows] = terminated | (np.abs(rewards) == 100)
+            really = terminated | (np.abs(rewards) == 100)
+            figures_M3[rows] = np.stack([rewards, really, terminated | truncated], axis=1)
         self._seen_MD = seen_MD
-        return seen_MD, seen_MD, rewards_M, terminated_M, ended_M
+        return seen_MD, figures_M3
 
     def _begin_anew(self, lanes: NDArray[np.intp]) -> Floats:
         """-> what is seen of all lanes when these have begun another episode."""

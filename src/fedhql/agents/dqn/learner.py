@@ -141,8 +141,10 @@ def begin_self_learning(learner: Learner, numbers: Numbers) -> Learner:
     )
 
 
-def where(condition: Array, yes: Any, no: Any) -> Any:
+def where(condition: Array | bool, yes: Any, no: Any) -> Any:
     """Choose between two trees of arrays, by one boolean."""
+    if condition is True:
+        return yes
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 

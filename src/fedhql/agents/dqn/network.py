@@ -1,10 +1,14 @@
 """A multi-layer perceptron whose parameters are one vector, for NumPy and JAX arrays alike.
 
 One vector, because an optimiser then is a handful of operations on it, whatever the shape.
+
+Networks of different shapes can share one program: a mixed network is as wide in each layer as
+the widest of them and has an output head at the depth of each. Padding is exact: a unit whose
+weights are all zero stays out of every sum and of every gradient, and so stays zero.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -25,30 +29,36 @@ class Network:
     hidden: tuple[int, ...]
     outputs: int
     activation: str  # relu, tanh, or mixed: each vector's own, given beside it
+    heads: tuple[int, ...] = ()  # of a mixed network: after how many hidden layers
 
     @property
-    def layers(self) -> list[tuple[int, int]]:
-        return list(pairwise((self.inputs, *self.hidden, self.outputs)))
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """Inputs, outputs and biases of the hidden layers and then the heads."""
+        widths = (self.inputs, *self.hidden)
+        hidden = [(fan_in, fan_out, fan_out) for fan_in, fan_out in pairwise(widths)]
+        heads = [(widths[depth], self.outputs, 0) for depth in self.heads or (len(self.hidden),)]
+        # Of a mixed network's heads one has the biases for all: every vector has exactly one.
+        return [*hidden, (heads[0][0], self.outputs, self.outputs), *heads[1:]]
 
     @property
     def parameter_count(self) -> int:
-        return sum((fan_in + 1) * fan_out for fan_in, fan_out in self.layers)
+        return sum(fan_in * fan_out + biases for fan_in, fan_out, biases in self._sizes)
 
     def initialise(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """As PyTorch's Linear, and so stable-baselines3: uniform in ±1/sqrt(fan in)."""
         parts = [
-            rng.uniform(-(fan_in**-0.5), fan_in**-0.5, size=(fan_in + 1) * fan_out)
-            for fan_in, fan_out in self.layers
+            rng.uniform(-(fan_in**-0.5), fan_in**-0.5, size=fan_in * fan_out + biases)
+            for fan_in, fan_out, biases in self._sizes
         ]
         return np.concatenate(parts).astype(np.float32)
 
     def unpack(self, parameters_P: Array) -> Layers:
         at, unpacked = 0, []
-        for fan_in, fan_out in self.layers:
+        for fan_in, fan_out, biases in self._sizes:
             after = at + fan_in * fan_out
             weights = parameters_P[at:after].reshape(fan_in, fan_out)
-            unpacked.append((weights, parameters_P[after : after + fan_out]))
-            at = after + fan_out
+            unpacked.append((weights, parameters_P[after : after + biases]))
+            at = after + biases
         return unpacked
 
     def q_values(
@@ -61,17 +71,23 @@ class Network:
         self, layers: Layers, states_BD: Array, tanh: Array = None, depth: Array = None
     ) -> Array:
         """`q_values` of parameters that are unpacked already."""
-        *hidden, (weights, biases) = layers
-        x = states_BD
-        for number, (hidden_weights, hidden_biases) in enumerate(hidden):
-            y = x @ hidden_weights + hidden_biases
-            if self.activation == "mixed":
-                y = jnp.where(tanh, jnp.tanh(y), jax.nn.relu(y))
-                # A layer this vector does not have hands on what came in.
-                x = y if number == 0 else jnp.where(number < depth, y, x)
-            else:
-                x = _ACTIVATIONS[self.activation](y)
-        return x @ weights + biases
+        hidden, heads = layers[: len(self.hidden)], layers[len(self.hidden) :]
+        activations = [states_BD]
+        for weights, biases in hidden:
+            activations.append(self._activate(activations[-1] @ weights + biases, tanh))
+        q_BA = heads[0][1]
+        if not self.heads:
+            return activations[-1] @ heads[0][0] + q_BA
+        for after, (weights, _) in zip(self.heads, heads, strict=True):
+            q_BA = q_BA + jnp.where(depth == after, activations[after] @ weights, 0)
+        return q_BA
+
+    def _activate(self, x: Array, tanh: Array) -> Array:
+        if self.activation == "mixed":
+            return jnp.where(tanh, jnp.tanh(x), jax.nn.relu(x))
+        if isinstance(x, jax.Array):
+            return jnp.tanh(x) if self.activation == "tanh" else jax.nn.relu(x)
+        return np.tanh(x) if self.activation == "tanh" else np.maximum(x, 0)
 
 
 def pack(layers: Layers) -> jax.Array:
@@ -79,53 +95,51 @@ def pack(layers: Layers) -> jax.Array:
     return jnp.concatenate([part.ravel() for layer in layers for part in layer])
 
 
-def _relu(x: Array) -> Array:
-    return jax.nn.relu(x) if isinstance(x, jax.Array) else np.maximum(x, 0)
-
-
-def _tanh(x: Array) -> Array:
-    return jnp.tanh(x) if isinstance(x, jax.Array) else np.tanh(x)
-
-
-_ACTIVATIONS = {"relu": _relu, "tanh": _tanh}
-
-
 def padded(networks: Sequence[Network]) -> Network:
-    """The smallest mixed network that can hold each of these; itself, if they are all the same.
-
-    Padding is exact: a unit whose weights are zero stays out of every sum and of every gradient.
-    """
+    """The smallest mixed network that can hold each of these; itself, if they are all the same."""
     first = networks[0]
     if all(network == first for network in networks):
         return first
-    width = max(max(network.hidden) for network in networks)
-    depth = max(len(network.hidden) for network in networks)
-    return replace(first, hidden=(width,) * depth, activation="mixed")
+    depths = sorted({len(network.hidden) for network in networks})
+    widths = tuple(
+        max(network.hidden[layer] for network in networks if len(network.hidden) > layer)
+        for layer in range(depths[-1])
+    )
+    return Network(first.inputs, widths, first.outputs, "mixed", tuple(depths))
 
 
 def embed(parameters_P: Array, network: Network, into: Network) -> Array:
     """The vector of `network` as one of the padded network `into`."""
     if network == into:
         return parameters_P
-    *hidden, last = network.unpack(parameters_P)
-    absent = [(np.zeros((0, 0)), np.zeros(0))] * (len(into.hidden) - len(hidden))
-    parts = []
-    for (weights, biases), (fan_in, fan_out) in zip(
-        [*hidden, *absent, last], into.layers, strict=True
-    ):
-        rows, columns = weights.shape
-        parts.append(np.pad(weights, ((0, fan_in - rows), (0, fan_out - columns))).ravel())
-        parts.append(np.pad(biases, (0, fan_out - len(biases))))
-    return np.concatenate(parts).astype(np.float32)
+    vector = np.zeros(into.parameter_count, dtype=np.float32)
+    _copy(network.unpack(parameters_P), _held(into.unpack(vector), network, into))
+    return vector
 
 
 def extract(parameters_P: Array, network: Network, held_in: Network) -> Array:
     """The inverse of `embed`."""
     if network == held_in:
         return parameters_P
-    *hidden, last = held_in.unpack(parameters_P)
-    present = [*hidden[: len(network.hidden)], last]
-    parts = []
-    for (weights, biases), (fan_in, fan_out) in zip(present, network.layers, strict=True):
-        parts += [weights[:fan_in, :fan_out].ravel(), biases[:fan_out]]
-    return np.concatenate(parts)
+    vector = np.zeros(network.parameter_count, dtype=np.float32)
+    _copy(_held(held_in.unpack(parameters_P), network, held_in), network.unpack(vector))
+    return vector
+
+
+def _held(layers: Layers, network: Network, into: Network) -> Layers:
+    """Where in the padded network's layers those of `network` are."""
+    depth = len(network.hidden)
+    heads = layers[len(into.hidden) :]
+    head = (heads[into.heads.index(depth)][0], heads[0][1])
+    own = zip(
+        [*layers[:depth], head], network.unpack(np.zeros(network.parameter_count)), strict=True
+    )
+    return [
+        (weights[: mine.shape[0], : mine.shape[1]], biases[: len(bias)])
+        for (weights, biases), (mine, bias) in own
+    ]
+
+
+def _copy(source: Layers, target: Layers) -> None:
+    for (weights, biases), (to_weights, to_biases) in zip(source, target, strict=True):
+        to_weights[:], to_biases[:] = weights, biases

@@ -100,6 +100,12 @@ class Dqn:
         steps = self.train_freq * (2 + self.lanes.start_draws)
         return steps + self.gradient_steps * self.batch_size
 
+    def is_steady(self, begin: int, until: int) -> bool:
+        """Whether a phase consists of whole chunks that all train."""
+        whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
+        trains = begin + self.train_freq > self.learning_starts
+        return whole and trains and until - begin == self.phase_env_steps
+
     def initialise(self, seeds_L: NDArray[np.uint32], networks: Sequence[Network]) -> Population:
         """Agents as their seeds alone make them.
 
@@ -134,16 +140,24 @@ class Dqn:
         numbers: Numbers,
         draws_CLW: Array,
         until: Array,
+        *,
+        steady: bool = False,
     ) -> Population:
-        """Go on until every lane has taken `until` env steps in all."""
+        """Go on until every lane has taken `until` env steps in all.
+
+        `steady` promises a whole phase of whole chunks that all train. Then the program has no
+        condition left to ask for, which on a GPU costs more than the work it would save.
+        """
         begin = experience.env_steps
         learner = jax.vmap(begin_self_learning)(learner, numbers)
         first = begin // self.train_freq
-        chunks = -(-until // self.train_freq) - first
+        whole = self.phase_env_steps // self.train_freq
+        chunks = whole if steady else -(-until // self.train_freq) - first
 
         def chunk(number: Array, population: Population) -> Population:
             at = (first + number) * self.train_freq
-            return self._chunk(*population, numbers, draws_CLW[number], at, begin, until)
+            draws_LW = draws_CLW[number]
+            return self._chunk(*population, numbers, draws_LW, at, begin, until, steady=steady)
 
         learner, experience = jax.lax.fori_loop(0, chunks, chunk, (learner, experience))
         return learner, experience._replace(env_steps=until)
@@ -206,6 +220,8 @@ class Dqn:
         at: Array,
         begin: Array,
         until: Array,
+        *,
+        steady: bool,
     ) -> Population:
         """`train_freq` env steps from step `at` on, those in [begin, until), then training."""
         L, restart = len(draws_LW), 2 + self.lanes.start_draws
@@ -215,7 +231,7 @@ class Dqn:
         )
         for offset in range(self.train_freq):
             env_step = at + offset
-            active = (env_step >= begin) & (env_step < until)
+            active = True if steady else (env_step >= begin) & (env_step < until)
             draws_L = step_draws[:, offset]
             experience = self._act(learner, experience, numbers, draws_L, env_step, active)
         after = at + self.train_freq
@@ -237,6 +253,8 @@ class Dqn:
         syncs = (
             counted[0] // self.target_update_interval - counted[1] // self.target_update_interval
         )
+        if steady:
+            return trained(where(syncs > 0, synchronise(learner), learner)), experience
         # Conditions are for all lanes at once: choosing lane by lane would touch every weight.
         learner = jax.lax.cond(syncs > 0, synchronise, _unchanged, learner)
         due = (after <= until) & (after > self.learning_starts)
@@ -249,7 +267,7 @@ class Dqn:
         numbers: Numbers,
         draws: Array,
         env_step: Array,
-        active: Array,
+        active: Array | bool,
     ) -> Experience:
         """One env step of every lane, remembered; if not `active`, nothing changes."""
         states_LD = self.lanes.observe(experience.episodes)
@@ -319,7 +337,13 @@ def advance(
     # A program of its own, which agents of all shapes share.
     draws_CLW = _draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
     population: Population = _self_learn(
-        dqn, learner, experience, numbers, draws_CLW, jnp.int32(until)
+        dqn,
+        learner,
+        experience,
+        numbers,
+        draws_CLW,
+        jnp.int32(until),
+        steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
     )
     return population
 
@@ -363,7 +387,9 @@ def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
     return lanes.begin(seeds_M)
 
 
-_self_learn = jax.jit(Dqn.self_learn, static_argnums=0, donate_argnums=(1, 2))
+_self_learn = jax.jit(
+    Dqn.self_learn, static_argnums=0, static_argnames="steady", donate_argnums=(1, 2)
+)
 
 
 def _unchanged(learner: Learner) -> Learner:

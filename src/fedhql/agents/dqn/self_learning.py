@@ -19,7 +19,7 @@ from fedhql.agents import exploration
 from fedhql.agents.dqn.arrays import load_experience, save_experience
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.exploration import VISIT_CODE_BITS
-from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, train
+from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, new_learner, train
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.observations import Encoder
@@ -93,23 +93,26 @@ class HostSelfLearning:
         self._replay = np.zeros((capacity, 2 * encoder.size + 3), dtype=np.float32)
         self._visits = np.zeros((2**VISIT_CODE_BITS, network.outputs), dtype=np.int64)
         self._projection = visit_projection(seed, encoder.size)
+        self._train = jax.jit(partial(_train, network, config.double, numbers))
         self._state: NDArray[np.float32] | None = None  # None: no episode has begun
         self.env_steps = 0
 
     def self_learn(self, learner: Learner, env_steps: int) -> Learner:
         learner = _begin(learner, self._numbers)
-        layers = self._layers(learner)
+        layers, trainings = self._layers(learner), 0
         for _ in range(env_steps):
             self._step(layers)
             if self.env_steps % self._config.target_update_interval == 0:
                 learner = _follow(learner, self._numbers)
             due = self.env_steps > self._config.learning_starts
             if due and self.env_steps % self._config.train_freq == 0:
-                learner = _train(
-                    self._network, self._config.double, learner, self._numbers, self._batches()
+                parameters, adam, loss = self._train(
+                    learner.parameters, learner.target, learner.adam, self._batches()
                 )
-                layers = self._layers(learner)
-        return learner
+                learner = learner._replace(parameters=parameters, adam=adam, loss=loss)
+                layers, trainings = self._layers(learner), trainings + 1
+        updates = learner.updates + trainings * self._config.gradient_steps
+        return learner._replace(updates=updates)
 
     def _step(self, layers: Any) -> None:
         if self._state is None:
@@ -197,11 +200,21 @@ _begin: Callable[..., Learner] = jax.jit(begin_self_learning)
 _follow: Callable[..., Learner] = jax.jit(partial(follow, 1))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _train(
-    network: Network, double: bool, learner: Learner, numbers: Numbers, batches: jax.Array
-) -> Learner:
-    def step(learner: Learner, rows_BR: jax.Array) -> tuple[Learner, None]:
-        return train(network, learner, numbers, rows_BR, double=double), None
+    network: Network,
+    double: bool,
+    numbers: Numbers,
+    parameters_P: jax.Array,
+    target_P: jax.Array,
+    adam: Any,
+    batches: jax.Array,
+) -> tuple[jax.Array, Any, jax.Array]:
+    """Takes and gives only what changes, because every array of a call costs microseconds."""
 
-    return jax.lax.scan(step, learner, batches)[0]
+    def step(state: tuple[jax.Array, Any], rows_BR: jax.Array) -> tuple[Any, jax.Array]:
+        learner = new_learner(state[0])._replace(target=target_P, adam=state[1])
+        after = train(network, learner, numbers, rows_BR, double=double)
+        return (after.parameters, after.adam), after.loss
+
+    (parameters_P, adam), losses = jax.lax.scan(step, (parameters_P, adam), batches)
+    return parameters_P, adam, losses[-1]

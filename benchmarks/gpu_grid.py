@@ -1,0 +1,127 @@
+"""The CartPole grid on a GPU: 6 arms x 5 seeds x 5 agents as one program, federation included.
+
+Self-contained: needs jax, numpy and optax, and this repository's src on the path; nothing else.
+
+    PYTHONPATH=src python benchmarks/gpu_grid.py [--rounds 4] [--replay 1000000] [--out FILE]
+
+It counts agent steps (env steps of all agents in all lanes; the server's are left out) over the
+wall-clock of whole rounds: self-learning, evaluation, federation, all on the device.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import ArmNumbers
+from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.twins import TWINS
+
+PRESET = Path(__file__).parent.parent / "src/fedhql/experiments/presets/cartpole-n5.toml"
+LAMBDAS, SEEDS, INDEPENDENT = (0.0, 1.0, 3.0, 5.0, 10.0), 5, 5
+EPISODES = 10
+
+
+def build(preset: dict[str, Any], replay: int, pad: bool) -> Grid:
+    configs = [
+        DqnConfig(
+            **{key: value for key, value in agent.items() if key not in ("kind", "hidden")}
+            | {"hidden": tuple(agent["hidden"]), "buffer_size": replay, "learning_starts": 1_000}
+        )
+        for agent in preset["agents"]
+    ]
+    federation = preset["federation"]
+    lambdas = jnp.repeat(jnp.array(LAMBDAS), SEEDS)
+    F = len(lambdas)
+    L = F + INDEPENDENT
+    arms = ArmNumbers(
+        exploration=lambdas,
+        bound=jnp.zeros(F),
+        confidence=jnp.zeros(F),
+        learning_rate=jnp.full(F, federation["learning_rate"]),
+        horizon_steps=jnp.full(F, federation["horizon_steps"]),
+        query_batch=jnp.full(F, federation["query_batch"]),
+    )
+    N = len(configs)
+    return Grid(
+        configs,
+        lambda: TwinLanes(TWINS["CartPole-v1"]),
+        np.arange(L * N, dtype=np.uint32).reshape(L, N),
+        arms,
+        rule="mean-std",
+        discount=preset["environment"]["discount"],
+        phase_env_steps=federation["self_learning_env_steps"],
+        budget_env_steps=preset["budget"]["env_steps_per_agent"],
+        pad=pad,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--replay", type=int, default=1_000_000)
+    parser.add_argument("--unpadded", action="store_true", help="each agent keeps its own shape")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    preset = tomllib.loads(PRESET.read_text())
+    grid = build(preset, options.replay, pad=not options.unpadded)
+    K = preset["federation"]["self_learning_env_steps"]
+    B = preset["federation"]["query_batch"]
+    N, F = len(preset["agents"]), len(LAMBDAS) * SEEDS
+    L = F + INDEPENDENT
+    rng = np.random.default_rng(0)
+
+    def seeds(*shape: int) -> Any:
+        return rng.integers(2**32, size=shape, dtype=np.uint32)
+
+    parts: dict[str, list[float]] = {"self-learning": [], "evaluation": [], "federation": []}
+    for number in range(options.rounds + 1):  # the first compiles
+        times = [time.perf_counter()]
+        grid.self_learn(np.full(L, K * (number + 1)))
+        times.append(time.perf_counter())
+        returns, _ = grid.evaluate(seeds(L, N, EPISODES), 500)
+        times.append(time.perf_counter())
+        outcome = grid.federate(seeds(F, B), np.full(F, 10**9))
+        grid.learners[0].parameters.block_until_ready()
+        times.append(time.perf_counter())
+        spent = np.diff(times)
+        steps = int(np.asarray(outcome.server_env_steps).sum())
+        print(
+            f"round {number}: {spent.round(3)} s, mean return {returns.mean():.1f}, "
+            f"server steps {steps}",
+            flush=True,
+        )
+        if number:
+            for name, seconds in zip(parts, spent, strict=True):
+                parts[name].append(float(seconds))
+    medians = {name: statistics.median(values) for name, values in parts.items()}
+    round_seconds = sum(medians.values())
+    agent_steps = L * N * K
+    device = jax.devices()[0]
+    result = {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "lanes": L,
+        "agents": N,
+        "replay": options.replay,
+        "round_seconds": medians,
+        "agent_steps_per_second": agent_steps / round_seconds,
+        "self_learning_steps_per_second": agent_steps / medians["self-learning"],
+        "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
+    }
+    print(json.dumps(result, indent=2))
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""A phase is stable-baselines3's loop: same steps, same memory, same training, same targets."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from stable_baselines3 import DQN
+
+from fedhql.agents.dqn import exploration, population
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.learner import Learner
+from fedhql.agents.dqn.network import Network
+from fedhql.agents.dqn.numbers import numbers_of
+from fedhql.agents.dqn.population import Dqn, Experience, advance, initial_parameters
+from fedhql.environments.lanes import TwinLanes
+from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
+from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
+
+LANES = TwinLanes(CORRIDOR)
+SEEDS, PHASE, BUDGET, DISCOUNT = np.array([3, 9], dtype=np.uint32), 30, 60, 0.9
+COMMON = DqnConfig(hidden=(4,), learning_rate=0.01, batch_size=5, exploration_final_eps=0.3)
+# A memory that overflows, and in the middle of a chunk; targets at odd times; two gradient steps.
+OVERFLOWING = replace(
+    COMMON,
+    buffer_size=15,
+    train_freq=2,
+    gradient_steps=2,
+    learning_starts=11,
+    target_update_interval=7,
+)
+# Learning starts at the end of a chunk, which does not train yet; targets move at every step.
+FOLLOWING = replace(
+    COMMON,
+    activation="tanh",
+    double=True,
+    train_freq=3,
+    learning_starts=6,
+    target_update_interval=1,
+    tau=0.2,
+    exploration_fraction=0.7,
+)
+CONFIGS = pytest.mark.parametrize("config", [OVERFLOWING, FOLLOWING], ids=["overflow", "follow"])
+
+
+def lanes_of(config: DqnConfig) -> tuple[DqnConfig, DqnConfig]:
+    """Two agents of one program, which differ in everything that a program leaves open."""
+    other = replace(config, learning_rate=0.03, tau=0.6, exploration_final_eps=0.05)
+    return config, replace(other, max_grad_norm=0.1, exploration_initial_eps=0.8)
+
+
+class Run:
+    """Our two lanes, from the start."""
+
+    def __init__(self, config: DqnConfig) -> None:
+        self.network = Network(2, config.hidden, 2, config.activation)
+        capacity = min(config.buffer_size, BUDGET)
+        self.dqn = Dqn.of(config, self.network, LANES, PHASE, capacity)
+        self._numbers = numbers_of(lanes_of(config), discount=DISCOUNT, budget_env_steps=BUDGET)
+        learner, experience = self.dqn.initialise(SEEDS, (self.network,))
+        self.learner: Learner = learner
+        self.experience: Experience = experience
+        self.starts = np.array(experience.episodes.states)
+
+    def draws(self, chunks: int) -> Floats:
+        """(C, L, W), by the program that makes them for agents too."""
+        at_once, words, keys = self.dqn.chunks, self.dqn.draws_a_chunk, self.experience.keys
+        parts = [
+            population._draws(keys, first, at_once, words) for first in range(0, chunks, at_once)
+        ]
+        return np.concatenate(parts)
+
+    def to(self, until: int) -> "Run":
+        begin = int(self.experience.env_steps)
+        self.learner, self.experience = advance(
+            self.dqn, self.learner, self.experience, self._numbers, begin, until
+        )
+        return self
+
+
+class Sb3Loop:
+    """stable-baselines3's collect_rollouts and learn for one lane, given the lane's draws."""
+
+    def __init__(self, config: DqnConfig, run: Run, lane: int) -> None:
+        self.model: DQN = sb3_dqn(
+            run.network,
+            initial_parameters(run.network, int(SEEDS[lane])),
+            double=config.double,
+            gamma=DISCOUNT,
+            learning_rate=config.learning_rate,
+            max_grad_norm=config.max_grad_norm,
+            target_update_interval=config.target_update_interval,
+            tau=config.tau,
+            exploration_initial_eps=config.exploration_initial_eps,
+            exploration_final_eps=config.exploration_final_eps,
+            exploration_fraction=config.exploration_fraction,
+        )
+        self._config, self._draws_CW = config, run.draws(BUDGET)[:, lane]
+        self.replay: Floats = np.zeros_like(run.experience.replay[lane])
+        self.env_steps = self.updates = self._elapsed = 0
+        self._state = run.starts[lane]
+
+    def to(self, until: int) -> "Sb3Loop":
+        while self.env_steps < until:
+            chunk, offset = divmod(self.env_steps, self._config.train_freq)
+            draws = self._draws_CW[chunk][3 * offset : 3 * offset + 3]
+            self._step(draws[0], draws[1], draws[2:])
+            self.model._update_current_progress_remaining(self.env_steps, BUDGET)
+            self.model._on_step()  # its exploration rate, its target network
+            if (
+                self.env_steps % self._config.train_freq == 0
+                and self.env_steps > self._config.learning_starts
+            ):
+                self._train(self._draws_CW[chunk][3 * self._config.train_freq :])
+        return self
+
+    def _step(self, dice: Any, uniform: Any, restart: Any) -> None:
+        state = np.asarray(CORRIDOR.observe(self._state))
+        explores = self.env_steps < self._config.learning_starts
+        if explores or dice < self.model.exploration_rate:
+            action = int(uniform * 2)
+        else:
+            with torch.no_grad():
+                action = int(self.model.q_net(torch.tensor(state[None])).argmax())
+        then, reward, terminated = (np.asarray(x) for x in _twin_step(self._state, action))
+        seen = np.asarray(CORRIDOR.observe(then))
+        row = np.concatenate([state, seen, [action, reward, terminated]])
+        self.replay[self.env_steps % len(self.replay)] = row
+        self.env_steps, self._elapsed, self._state = self.env_steps + 1, self._elapsed + 1, then
+        if terminated or self._elapsed == LIMIT:
+            self._elapsed, self._state = 0, np.asarray(CORRIDOR.start(restart))
+
+    def _train(self, draws: Any) -> None:
+        filled = min(self.env_steps, len(self.replay))
+        for picks in draws.reshape(self._config.gradient_steps, self._config.batch_size):
+            sb3_train(self.model, self.replay[(picks * filled).astype(int)])
+            self.updates += 1
+
+
+_twin_step = jax.jit(CORRIDOR.step)
+
+
+@CONFIGS
+def test_a_phase_is_stable_baselines3s_loop(config: DqnConfig) -> None:
+    """Held against it before learning has begun, in the middle of a chunk, and at the end."""
+    ours = Run(config)
+    theirs = [Sb3Loop(c, ours, lane) for lane, c in enumerate(lanes_of(config))]
+    for until in (5, 6, 31, 34, BUDGET):
+        ours.to(until)
+        for lane, loop in enumerate(theirs):
+            loop.to(until)
+            assert int(ours.learner.updates[lane]) == loop.updates
+            np.testing.assert_allclose(ours.experience.replay[lane], loop.replay, atol=1e-6)
+            online, target = loop.model.q_net, loop.model.q_net_target
+            # Two dozen steps of Adam, whose sums are taken in another order.
+            for mine, module in [(ours.learner.parameters, online), (ours.learner.target, target)]:
+                np.testing.assert_allclose(mine[lane], weights(module), rtol=1e-3, atol=2e-5)
+    assert theirs[0].updates == {15: 2 * 25, 1_000_000: 18}[config.buffer_size]
+
+
+@CONFIGS
+def test_nothing_trains_before_learning_starts(config: DqnConfig) -> None:
+    ours = Run(config)
+    before = np.array(ours.learner.parameters)
+    last = config.learning_starts // config.train_freq * config.train_freq
+    ours.to(last)
+    np.testing.assert_array_equal(ours.learner.parameters, before)
+    assert not ours.learner.updates.any()
+    ours.to(last + config.train_freq)
+    assert ours.learner.updates.tolist() == [config.gradient_steps] * 2
+
+
+def test_the_memory_holds_true_transitions() -> None:
+    """By the corridor's own rules, without a look at how they came about."""
+    rows_LTR = np.asarray(Run(FOLLOWING).to(PHASE).to(BUDGET).experience.replay)
+    truncated = 0
+    for rows_TR in rows_LTR:
+        length = 0
+        for now, following in zip(rows_TR, [*rows_TR[1:], None], strict=True):
+            x, _, then, _, action, reward, terminated = now
+            assert then == pytest.approx(x + (0.2 if action else -0.1), abs=1e-6)
+            assert bool(terminated) is bool(then >= GOAL)
+            assert reward == pytest.approx(1.0 if terminated else -then, abs=1e-6)
+            length += 1
+            ended = terminated or length == LIMIT
+            truncated += bool(ended and not terminated)
+            if following is not None:
+                assert (following[0] == then) is not ended
+            if ended:
+                length = 0
+    assert truncated > 0
+    assert rows_LTR[:, :, 6].sum() > 0
+
+
+def test_actions_are_uniform_before_learning_starts() -> None:
+    """By the very draws that agents use, and each agent has its own."""
+    draws_CLW = Run(FOLLOWING).draws(500)
+    for draws in np.moveaxis(draws_CLW, 1, 0):
+        actions = np.asarray(exploration.uniform(3, draws))
+        shares = np.bincount(actions.ravel(), minlength=3) / actions.size
+        # 6 standard errors of a share over 7,000 draws are 0.034.
+        np.testing.assert_allclose(shares, 1 / 3, atol=0.034)
+    assert len(np.unique(draws_CLW)) > 0.99 * draws_CLW.size
+
+
+def test_a_gpus_program_for_a_steady_phase_learns_the_same(monkeypatch: Any) -> None:
+    """Where there is nothing to ask for it does not ask; what it learns is the same."""
+    asked = Run(FOLLOWING).to(PHASE).to(BUDGET)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    steady = Run(FOLLOWING)
+    assert not steady.dqn.is_steady(0, PHASE)  # learning has not begun
+    assert steady.dqn.is_steady(PHASE, BUDGET)
+    steady.to(PHASE).to(BUDGET)
+    for one, other in zip(
+        jax.tree.leaves((asked.learner, asked.experience)),
+        jax.tree.leaves((steady.learner, steady.experience)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+
+
+def _same(one: Any, other: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_lanes_learn_as_if_alone_of_what_their_seeds_make() -> None:
+    """The first agent stays what it is, to the last bit, whatever becomes of the second."""
+    one, other = Run(OVERFLOWING), Run(OVERFLOWING)
+    other.learner = other.learner._replace(
+        parameters=other.learner.parameters.at[1].set(np.nan),
+    )
+    for run in (one, other):
+        run.to(PHASE)
+
+    def first(tree: Any) -> NDArray[Any]:
+        return jax.tree.map(lambda array: array[0] if array.ndim else array, tree)  # type: ignore[no-any-return]
+
+    _same(first((one.learner, one.experience)), first((other.learner, other.experience)))
+    assert np.isnan(other.learner.parameters[1]).all()

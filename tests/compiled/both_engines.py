@@ -1,0 +1,153 @@
+"""A small federation in either engine, written down step by step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.agents.dqn.agent import DqnAgent
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import Server
+from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
+from fedhql.experiments.evaluation import evaluate
+from fedhql.experiments.grid_run import build_grid
+from fedhql.experiments.seeds import Stream, seeds_for
+from fedhql.experiments.settings import ExperimentSettings
+from fedhql.federation import Answers, Budget, Cohort
+from fedhql.results.run_directory import Cell
+
+Floats = NDArray[Any]
+PLENTY = 10**6  # of budget
+
+
+@dataclass
+class Round:
+    """What one agent-by-agent look sees of a round."""
+
+    learned: list[Floats]  # each agent's parameters after self-learning
+    returns_NE: Floats
+    actions: list[Floats] = field(default_factory=list)  # the server's, step by step
+    targets: list[Floats] = field(default_factory=list)
+    improved: list[Floats] = field(default_factory=list)  # parameters after the round
+    figures: Sequence[float] = ()  # server steps, spread, TD error, loss
+
+
+class SpyingCohort:
+    """Hands everything on, and remembers what was broadcast."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self._cohort = cohort
+        self.names = cohort.names
+        self.broadcast: list[tuple[Floats, Floats, Floats]] = []
+
+    def self_learn(self, env_steps: int) -> None:
+        self._cohort.self_learn(env_steps)
+
+    def query(self, states: Floats) -> Answers:
+        return self._cohort.query(states)
+
+    def query_each(self, states: Sequence[Floats]) -> Sequence[Floats]:
+        return self._cohort.query_each(states)
+
+    def improve(self, states: Floats, actions: Floats, targets: Floats) -> None:
+        self.broadcast.append((states, actions, targets))
+        self._cohort.improve(states, actions, targets)
+
+    def close(self) -> None:
+        self._cohort.close()
+
+
+def server_seeds(settings: ExperimentSettings, cell: Cell, number: int) -> NDArray[np.uint32]:
+    batch = settings_of_arm(settings, cell.arm).federation.query_batch
+    return seeds_for(cell.seed, Stream.SERVER, number, count=batch)
+
+
+def evaluation_seeds(
+    settings: ExperimentSettings, cell: Cell, number: int
+) -> NDArray[np.uint32]:
+    count = settings.evaluation.episodes
+    agents = range(len(settings.agents))
+    return np.stack(
+        [seeds_for(cell.seed, Stream.EVALUATION, n, number, count=count) for n in agents]
+    )
+
+
+def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[Round]:
+    """The cell as objects that are told and asked."""
+    of_arm = settings_of_arm(settings, cell.arm)
+    agents: list[Any] = list(build_agents(settings, cell.seed))
+    assert all(isinstance(agent, DqnAgent) for agent in agents)
+    cohort = SpyingCohort(build_cohort(settings, agents))
+    playground = build_batch(settings, len(agents) * settings.evaluation.episodes)
+    server = build_server(of_arm, cohort, build_batch(of_arm, of_arm.federation.query_batch))
+    history = []
+    for number in range(rounds):
+        cohort.self_learn(settings.federation.self_learning_env_steps)
+        returns_NE, _ = evaluate(cohort, playground, evaluation_seeds(settings, cell, number))
+        record = Round([agent._parameters() for agent in agents], returns_NE)
+        if federates(cell.arm):
+            cohort.broadcast.clear()
+            seeds = server_seeds(settings, cell, number).tolist()
+            _, figures = server.federate(Budget(PLENTY, len(agents)), seeds)
+            _, actions, targets = zip(*cohort.broadcast, strict=True)
+            record.actions, record.targets = list(actions), list(targets)
+            spent = figures.server_env_steps
+            record.figures = (spent, figures.spread, figures.td_error, figures.loss)
+        record.improved = [agent._parameters() for agent in agents]
+        history.append(record)
+    return history
+
+
+def by_compiled_programs(
+    settings: ExperimentSettings, cells: Sequence[Cell], rounds: int
+) -> list[list[Round]]:
+    """The same cells as lanes of one grid -> a history of each."""
+    grid = build_grid(settings, cells)
+    F, agents = sum(federates(cell.arm) for cell in cells), range(len(settings.agents))
+    history: list[list[Round]] = [[] for _ in cells]
+    for number in range(rounds):
+        until = (number + 1) * settings.federation.self_learning_env_steps
+        grid.self_learn(np.full(len(cells), until))
+        seeds_LNE = np.stack([evaluation_seeds(settings, cell, number) for cell in cells])
+        returns_LNE, _ = grid.evaluate(seeds_LNE, settings.evaluation.episode_step_limit)
+        records = [
+            Round([grid.policy(lane, n)[1] for n in agents], returns_LNE[lane])
+            for lane in range(len(cells))
+        ]
+        seeds_FB = np.stack([server_seeds(settings, cell, number) for cell in cells[:F]])
+        _federate(grid, seeds_FB, records[:F])
+        for lane, record in enumerate(records):
+            record.improved = [grid.policy(lane, n)[1] for n in agents]
+            history[lane].append(record)
+    return history
+
+
+def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) -> None:
+    """`Grid.federate`, but a server step at a time, so that what it does can be written down."""
+    server, F = grid._server, len(records)
+    learners = server.cohort.first(grid.learners, F)
+    numbers = server.cohort.first(grid._numbers, F)
+    episodes = server.lanes.begin(jnp.asarray(seeds_FB.ravel()))
+    running = np.ones(seeds_FB.shape, dtype=bool)
+    sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
+    for _ in range(server.horizon_steps):
+        step = _server_step(server, learners, numbers, grid._arms, episodes, jnp.asarray(running))
+        for lane, record in enumerate(records):
+            if running[lane].any():
+                record.actions.append(np.asarray(step.actions)[lane, running[lane]])
+                record.targets.append(np.asarray(step.targets)[lane, running[lane]])
+        sums, spent = sums + np.asarray(step.sums), spent + running.sum(axis=1)
+        running &= ~np.asarray(step.ended)
+        learners, episodes = step.learners, step.episodes
+    put = lambda all_, new: all_.at[: len(new)].set(new)  # noqa: E731
+    grid.learners = jax.tree.map(put, grid.learners, learners)
+    for lane, record in enumerate(records):
+        record.figures = (spent[lane], *sums[lane] / spent[lane])
+
+
+_server_step = jax.jit(Server.step, static_argnums=0)

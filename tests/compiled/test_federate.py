@@ -1,0 +1,233 @@
+"""A round of many lanes at once is a message server's round in each of them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedhql.agents.dqn.agent import DqnAgent
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import ArmNumbers, Outcome
+from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.twin_batch import TwinBatch
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation import (
+    Budget,
+    FederationServer,
+    InProcessCohort,
+    RoundFigures,
+    fed_ucb,
+    fed_ucb_bernstein,
+)
+from tests.agents.dqn.corridor import CORRIDOR, LIMIT, corridor
+
+DISCOUNT, PLENTY = 0.9, 10**6
+# Of one shape, so that they share programs, but none is like another.
+CONFIGS = [
+    DqnConfig(hidden=(8,), improvement_steps=2, improvement_learning_rate=rate)
+    for rate in (0.01, 0.03, 0.1)
+]
+# Longer than an episode may be: some are cut off, others reach their goal and leave before that.
+ARM = ArmNumbers(
+    exploration=1.0, bound=1.0, confidence=1.0, learning_rate=0.5, horizon_steps=12, query_batch=4
+)
+ARMS = [
+    ARM,
+    ARM._replace(exploration=30.0),
+    ARM._replace(learning_rate=0.1, horizon_steps=5, query_batch=2),
+]
+# The last lane is independent. In the first two some episodes end at the goal, others do not.
+AGENT_SEEDS_LN = np.arange(204, 216, dtype=np.uint32).reshape(4, 3)
+SERVER_SEEDS_FB = np.arange(100, 112, dtype=np.uint32).reshape(3, 4)
+LANES = pytest.mark.parametrize("lane", range(3))
+close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+class Compiled:
+    """One round of all lanes."""
+
+    def __init__(
+        self,
+        arms: Sequence[ArmNumbers] = ARMS,
+        *,
+        order: Sequence[int] = (0, 1, 2),
+        affordable: Sequence[int] = (PLENTY,) * 3,
+        silent: Sequence[tuple[int, int]] = (),
+        rule: str = "mean-std",
+    ) -> None:
+        seeds_LN = AGENT_SEEDS_LN[[*order, 3]]
+        self._grid = Grid(
+            CONFIGS,
+            lambda: TwinLanes(CORRIDOR),
+            seeds_LN,
+            ArmNumbers(*(jnp.array(numbers) for numbers in zip(*arms, strict=True))),
+            rule=rule,
+            discount=DISCOUNT,
+            phase_env_steps=10,
+            budget_env_steps=10,
+            pad=False,
+        )
+        for lane, agent in silent:  # each agent is a population of its own here
+            learner = self._grid.learners[agent]
+            nan = learner.parameters.at[lane].set(np.nan)
+            self._grid._put(agent, learner._replace(parameters=nan))
+        self.before = [self.parameters(lane) for lane in range(4)]
+        seeds_FB = SERVER_SEEDS_FB[list(order)]
+        self.outcome: Outcome = self._grid.federate(seeds_FB, np.array(affordable))
+
+    def parameters(self, lane: int) -> Any:
+        return np.stack([self._grid.policy(lane, n)[1] for n in range(3)])
+
+    def assert_lane_is(self, lane: int, other: "Compiled", other_lane: int) -> None:
+        """To the last bit."""
+        np.testing.assert_array_equal(self.parameters(lane), other.parameters(other_lane))
+        for mine, theirs in zip(self.outcome, other.outcome, strict=True):
+            np.testing.assert_array_equal(mine[lane], theirs[other_lane])
+
+
+class Messages:
+    """One round of one lane."""
+
+    def __init__(
+        self,
+        lane: int,
+        arm: ArmNumbers,
+        *,
+        affordable: int = PLENTY,
+        silent: Sequence[int] = (),
+        rule: str = "mean-std",
+    ) -> None:
+        self._agents = [
+            DqnAgent(c, corridor(), CORRIDOR, discount=0.9, budget_env_steps=10, seed=int(seed))
+            for c, seed in zip(CONFIGS, AGENT_SEEDS_LN[lane], strict=True)
+        ]
+        for agent in (self._agents[n] for n in silent):
+            nan = jnp.full_like(agent._learner.parameters, np.nan)
+            agent._learner = agent._learner._replace(parameters=nan)
+        rules = {
+            "mean-std": lambda q: fed_ucb(q, arm.exploration),
+            "bernstein": lambda q: fed_ucb_bernstein(q, arm.bound, arm.confidence),
+        }
+        batch = int(arm.query_batch)
+        server = FederationServer(
+            InProcessCohort(self._agents, 2),
+            TwinBatch(CORRIDOR, 4),
+            rules[rule],
+            horizon_steps=int(arm.horizon_steps),
+            learning_rate=float(arm.learning_rate),
+            discount=DISCOUNT,
+        )
+        # So much that what remains of it is `affordable`.
+        budget = Budget(PLENTY, 3, server_env_steps=3 * PLENTY - affordable)
+        seeds = SERVER_SEEDS_FB[lane, :batch].tolist()
+        self.figures: RoundFigures = server.federate(budget, seeds)[1]
+        self.refused = [server.refused[f"agent{n}"] for n in (1, 2, 3)]
+
+    def parameters(self) -> Any:
+        return np.stack([agent._parameters() for agent in self._agents])
+
+    def assert_same(self, compiled: Compiled, lane: int) -> None:
+        steps, sums, refused, unanswered = (np.asarray(x)[lane] for x in compiled.outcome)
+        mine = self.figures
+        assert steps == mine.server_env_steps
+        close(sums / max(int(steps), 1), (mine.spread, mine.td_error, mine.loss))
+        assert refused.tolist() == self.refused
+        assert not unanswered
+        close(compiled.parameters(lane), self.parameters())
+
+
+@pytest.fixture(scope="module")
+def plain() -> Compiled:
+    return Compiled()
+
+
+@LANES
+def test_a_round_is_the_message_servers(lane: int, plain: Compiled) -> None:
+    """Also where an environment ended: it is not asked about, counted or learned from."""
+    Messages(lane, ARMS[lane]).assert_same(plain, lane)
+
+
+def test_the_round_is_about_something(plain: Compiled) -> None:
+    steps = np.asarray(plain.outcome.server_env_steps)
+    # At different times: some at the goal, others at the limit.
+    assert all(4 * LIMIT > of_lane > 2 * LIMIT for of_lane in steps[:2])
+    assert (np.abs(np.diff(np.asarray(plain.outcome.sums), axis=0)) > 1e-3).any(axis=1).all()
+    assert all((plain.parameters(lane) != plain.before[lane]).any() for lane in range(3))
+
+
+def test_an_independent_lane_stays_as_it_is(plain: Compiled) -> None:
+    np.testing.assert_array_equal(plain.parameters(3), plain.before[3])
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2)])
+def test_the_order_of_lanes_does_not_matter(order: Sequence[int], plain: Compiled) -> None:
+    turned = Compiled([ARMS[lane] for lane in order], order=order)
+    for lane, was in enumerate(order):
+        turned.assert_lane_is(lane, plain, was)
+
+
+def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
+    """Each change is made in lane 0 alone: it shows there, and nowhere else."""
+    changes = [
+        {"exploration": 30.0},
+        {"learning_rate": 0.1},
+        {"horizon_steps": 3},
+        {"query_batch": 3},
+    ]
+    for change in changes:
+        arm = ARM._replace(**change)
+        # The second lane keeps the longest horizon, which is a part of the program.
+        changed = Compiled([arm, *ARMS[1:]])
+        assert (changed.parameters(0) != plain.parameters(0)).any(), change
+        Messages(0, arm).assert_same(changed, 0)
+        for lane in (1, 2):
+            changed.assert_lane_is(lane, plain, lane)
+
+
+@pytest.mark.parametrize("affordable", [(7, 9, 1), (4, 0, 2)])
+def test_no_step_is_taken_that_cannot_be_paid_for(affordable: Sequence[int]) -> None:
+    limited = Compiled(affordable=affordable)
+    for lane, most in enumerate(affordable):
+        Messages(lane, ARMS[lane], affordable=most).assert_same(limited, lane)
+    spent = np.asarray(limited.outcome.server_env_steps)
+    assert (spent <= affordable).all()
+    assert spent.tolist() == ([4, 8, 0] if affordable == (7, 9, 1) else [4, 0, 2])
+    for lane in np.flatnonzero(spent == 0):
+        np.testing.assert_array_equal(limited.parameters(lane), limited.before[lane])
+
+
+def test_an_agent_that_answers_nan_is_left_out_and_counted(plain: Compiled) -> None:
+    partly = Compiled(silent=[(0, 1)])
+    Messages(0, ARMS[0], silent=[1]).assert_same(partly, 0)
+    refused = np.asarray(partly.outcome.refused)
+    assert refused[0, 1] > 1
+    assert refused.sum() == refused[0, 1]
+    for lane in (1, 2):
+        partly.assert_lane_is(lane, plain, lane)
+
+
+def test_a_lane_without_a_usable_answer_says_so(plain: Compiled) -> None:
+    silent = Compiled(silent=[(1, 0), (1, 1), (1, 2)])
+    assert silent.outcome.unanswered.tolist() == [False, True, False]
+    with pytest.raises(NoUsableAnswers):
+        Messages(1, ARMS[1], silent=[0, 1, 2])
+    for lane in (0, 2):
+        silent.assert_lane_is(lane, plain, lane)
+
+
+def test_bernstein() -> None:
+    """Its bonus grows with c, and with the number of agents that answer it shrinks."""
+    arms = [ARM, ARM._replace(confidence=400.0, bound=2.0), ARM._replace(bound=3.0)]
+    silent = [(2, 0)]
+    compiled = Compiled(arms, rule="bernstein", silent=silent)
+    for lane, arm in enumerate(arms):
+        missing = [agent for of_lane, agent in silent if of_lane == lane]
+        Messages(lane, arm, rule="bernstein", silent=missing).assert_same(compiled, lane)
+    other = Compiled([arms[0], ARM, arms[2]], rule="bernstein", silent=silent)
+    assert (other.parameters(1) != compiled.parameters(1)).any()
+    jax.tree.map(np.testing.assert_array_equal, other.parameters(0), compiled.parameters(0))

@@ -1,0 +1,171 @@
+"""A grid's own business: who is where in it, saving it, lanes that end before others."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.network import Network
+from fedhql.agents.dqn.population import initial_parameters
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import ArmNumbers
+from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.twin_batch import TwinBatch
+from fedhql.experiments.evaluation import evaluate
+from fedhql.federation import InProcessCohort
+from tests.agents.dqn.corridor import CORRIDOR
+
+COMMON: dict[str, Any] = {
+    "train_freq": 1,
+    "learning_starts": 5,
+    "batch_size": 4,
+    "buffer_size": 25,
+    "improvement_steps": 2,
+    "learning_rate": 0.01,
+    "improvement_learning_rate": 0.03,
+    "exploration_final_eps": 0.3,
+}
+# Padded, the first and the last share a population, and the one between them is alone.
+CONFIGS = [
+    DqnConfig(hidden=(6,), **COMMON),
+    DqnConfig(hidden=(4,), **(COMMON | {"train_freq": 2})),
+    DqnConfig(hidden=(3, 4), activation="tanh", **COMMON),
+]
+SEEDS_LN = np.arange(9, dtype=np.uint32).reshape(3, 3)
+ARMS = ArmNumbers(*(jnp.array([x, x]) for x in (1.0, 1.0, 1.0, 0.5, 4, 3)))  # the third is alone
+SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
+PLENTY = np.array([1_000, 1_000])
+
+
+def grid(seeds_LN: Any = SEEDS_LN, *, pad: bool = True) -> Grid:
+    return Grid(
+        CONFIGS,
+        lambda: TwinLanes(CORRIDOR),
+        seeds_LN,
+        ARMS,
+        rule="mean-std",
+        discount=0.9,
+        phase_env_steps=30,
+        budget_env_steps=100,
+        pad=pad,
+    )
+
+
+def parameters(of: Grid, lane: int) -> list[Any]:
+    return [of.policy(lane, agent)[1] for agent in range(3)]
+
+
+def one_round(of: Grid, number: int) -> tuple[Any, ...]:
+    """-> every agent's parameters, what it played, what the server saw."""
+    of.self_learn(np.full(3, of.env_steps + 22 + number))
+    seeds_FB = np.arange(6, dtype=np.uint32).reshape(2, 3) + 100 * number
+    outcome = of.federate(seeds_FB, PLENTY)
+    played = of.evaluate(SEEDS_LNE, 50)
+    return [parameters(of, lane) for lane in range(3)], played, outcome
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[tuple[Any, ...]]:
+    whole = grid()
+    return [one_round(whole, number) for number in range(3)]
+
+
+def test_every_agent_is_what_its_seed_and_its_config_make_it() -> None:
+    whole = grid()
+    for lane in range(3):
+        for agent, config in enumerate(CONFIGS):
+            network, vector = whole.policy(lane, agent)
+            assert (network.hidden, network.activation) == (config.hidden, config.activation)
+            expected = initial_parameters(network, int(SEEDS_LN[lane, agent]))
+            np.testing.assert_array_equal(vector, expected)
+
+
+def test_every_agent_plays_by_its_own_network(undisturbed: Any) -> None:
+    """Asked one by one outside of the grid, they earn what the grid says they earn."""
+    vectors, (returns_LNE, lengths_LNE), _ = undisturbed[0]
+    networks = [Network(2, c.hidden, 2, c.activation) for c in CONFIGS]
+    for lane in range(3):
+        agents = [_Policy(net, vector) for net, vector in zip(networks, vectors[lane], strict=True)]
+        batch = TwinBatch(CORRIDOR, 6)
+        returns_NE, lengths_NE = evaluate(InProcessCohort(agents, 2), batch, SEEDS_LNE[lane])
+        np.testing.assert_allclose(returns_LNE[lane], returns_NE, atol=1e-5)
+        np.testing.assert_array_equal(lengths_LNE[lane], lengths_NE)
+    assert len(set(lengths_LNE.ravel())) > 1
+
+
+class _Policy:
+    def __init__(self, network: Network, vector: Any) -> None:
+        self.q_values = lambda states: network.q_values(vector, states)
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None: ...
+
+
+@pytest.mark.slow  # programs for the same agents in another form: as on a CPU
+def test_padded_agents_are_the_same_as_each_by_itself(undisturbed: Any) -> None:
+    apart = grid(pad=False)
+    assert len(apart.cohort.members) == 3
+    assert [each.agents for each in grid().cohort.members] == [(0, 2), (1,)]
+    for number, (vectors, (returns, lengths), outcome) in enumerate(undisturbed):
+        mine, (my_returns, my_lengths), my_outcome = one_round(apart, number)
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
+        jax.tree.map(close, mine, vectors)
+        jax.tree.map(close, my_outcome, outcome)
+        np.testing.assert_allclose(my_returns, returns, atol=1e-5)
+        np.testing.assert_array_equal(my_lengths, lengths)
+
+
+def test_saved_and_restored_goes_on_bit_for_bit(undisturbed: Any, tmp_path: Path) -> None:
+    """Its memory full or not, into a grid of other agents."""
+    whole = grid()
+    for number in (0, 1):
+        one_round(whole, number)
+        (tmp_path / str(number)).mkdir()
+        whole.save(tmp_path / str(number))
+    for number in (0, 1):
+        restored = grid(SEEDS_LN + 50)
+        restored.restore(tmp_path / str(number))
+        assert restored.env_steps == [22, 45][number]
+        for later in range(number + 1, 3):
+            after = one_round(restored, later)
+            jax.tree.map(np.testing.assert_array_equal, after, undisturbed[later])
+        assert restored.diagnostics(2, 1) == {
+            "time/total_timesteps": 69.0,
+            "train/n_updates": 32.0,  # steps 6, 8, ... 68
+            "train/loss": pytest.approx(restored.diagnostics(2, 1)["train/loss"]),
+        }
+
+
+def test_lanes_that_end_before_others_stay_as_they_were_there() -> None:
+    ends = np.array([15, 29, 22])
+    uneven = grid()
+    uneven.self_learn(ends)
+    assert uneven.env_steps == 29
+    for lane, end in enumerate(ends):
+        even = grid()
+        even.self_learn(np.full(3, end))
+        for mine, other in zip(parameters(uneven, lane), parameters(even, lane), strict=True):
+            np.testing.assert_array_equal(mine, other)
+    # The one that goes on is not held up by those that have ended.
+    uneven.self_learn(np.array([29, 40, 29]))
+    even = grid()
+    even.self_learn(np.full(3, 29))
+    even.self_learn(np.full(3, 40))
+    for mine, other in zip(parameters(uneven, 1), parameters(even, 1), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_an_agent_that_has_diverged_still_plays() -> None:
+    whole = grid()
+    population = whole.learners[1]  # of the second agent, in all lanes
+    nan = population._replace(parameters=jnp.full_like(population.parameters, np.nan))
+    whole.learners = (whole.learners[0], nan)
+    returns, lengths = whole.evaluate(SEEDS_LNE, 50)
+    assert np.isfinite(returns).all()
+    assert (lengths[:, 1] == 9).all()  # its first action again and again, away from the goal
+

@@ -1,0 +1,104 @@
+import pytest
+
+from fedhql.errors import SettingsError
+from fedhql.experiments.arms import federates, require_arm, settings_of_arm
+from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.results.arms import label, order
+
+TEXT = """
+[environment]
+id = "CartPole-v1"
+[federation]
+exploration = 2.0
+horizon_steps = 8
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+"""
+SETTINGS = read_settings(TEXT)
+BERNSTEIN = read_settings(
+    TEXT.replace("exploration = 2.0", 'rule = "bernstein"\nbound = 5.0\nconfidence = 1.0')
+)
+
+
+@pytest.mark.parametrize("arm", ["independent", "fedhql"])
+def test_the_settings_own_arms_change_nothing(arm: str) -> None:
+    assert settings_of_arm(SETTINGS, arm) == SETTINGS
+    assert require_arm(SETTINGS, arm) == arm
+
+
+def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
+    changed = settings_of_arm(SETTINGS, "exploration=3,query_batch=64")
+    federation = changed.federation
+    assert (federation.exploration, federation.query_batch, federation.horizon_steps) == (3, 64, 8)
+    assert changed.model_copy(update={"federation": SETTINGS.federation}) == SETTINGS
+    assert settings_of_arm(BERNSTEIN, "bound=2").federation.bound == 2
+    assert settings_of_arm(BERNSTEIN, "bound=2").federation.rule == "bernstein"
+
+
+def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
+    """There every default is written out, and so was given."""
+    for settings, arm in [(SETTINGS, "exploration=3"), (BERNSTEIN, "confidence=2")]:
+        again = read_settings(settings.as_toml())
+        assert settings_of_arm(again, arm) == settings_of_arm(settings, arm)
+
+
+def test_an_arm_is_called_by_the_name_its_files_have() -> None:
+    assert require_arm(SETTINGS, " exploration = 3 ,learning_rate= 0.1") == (
+        "exploration=3,learning_rate=0.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "arm", "message"),
+    [
+        (SETTINGS, "fedhq", r"--arm fedhq: 'fedhq' is no change .*KEY=NUMBER.*exploration, bound"),
+        (SETTINGS, "", r"'' is no change"),
+        (SETTINGS, "explorration=3", r"'explorration' is no change"),
+        (SETTINGS, "exploration=", r"'exploration' is no change"),
+        (SETTINGS, "exploration", r"'exploration' is no change"),
+        (SETTINGS, "exploration=3,,", r"'' is no change"),
+        (SETTINGS, "rule=bernstein", r"'rule' is no change"),
+        (SETTINGS, "exploration=-1", r"--arm exploration=-1: exploration: .*a number >= 0"),
+        (SETTINGS, "exploration=many", r"--arm exploration=many: exploration"),
+        (SETTINGS, "exploration=nan", r"--arm exploration=nan: exploration"),
+        (SETTINGS, "horizon_steps=1.5", r"horizon_steps"),
+        (SETTINGS, "bound=1", r"--arm bound=1: federation.bound is for rule = 'bernstein'"),
+        (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
+        (BERNSTEIN, "bound=0", r"bound"),
+    ],
+)
+def test_what_is_no_arm(settings: ExperimentSettings, arm: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        require_arm(settings, arm)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_order_of_arms_is_by_their_numbers() -> None:
+    arms = ["exploration=10", "learning_rate=0.1", "fedhql", "exploration=3", "independent"]
+    assert sorted(arms, key=order) == [
+        "independent",
+        "fedhql",
+        "exploration=3",
+        "exploration=10",
+        "learning_rate=0.1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arm", "shown"),
+    [
+        ("independent", "independent"),
+        ("fedhql", "FedHQL"),
+        ("exploration=3", "λ = 3"),
+        ("learning_rate=0.1,horizon_steps=4", "α = 0.1, horizon_steps = 4"),
+    ],
+)
+def test_what_people_read(arm: str, shown: str) -> None:
+    assert label(arm) == shown
+
+
+def test_all_but_one_federate() -> None:
+    assert federates("fedhql")
+    assert federates("exploration=0")
+    assert not federates("independent")

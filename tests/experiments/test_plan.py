@@ -1,0 +1,118 @@
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.experiments.plan import MEMORY_SHARE, plan_grids
+from fedhql.experiments.settings import read_settings
+from fedhql.results.run_directory import Cell, RunDirectory
+
+SETTINGS = read_settings("""
+[environment]
+id = "CartPole-v1"
+[federation]
+self_learning_env_steps = 100
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+buffer_size = 400
+[[agents]]
+buffer_size = 5000
+""")
+D = 4
+BYTES_A_FEDERATION = 4 * (2 * D + 3) * (400 + 1000)  # more than the budget is never filled
+ARMS = ("independent", "fedhql", "exploration=3")
+CELLS = [Cell(arm, seed) for arm in ARMS for seed in (0, 1)]
+Grids = list[tuple[list[Cell], Path]]
+
+
+def plan(home: Path, left: Sequence[Cell], jobs: int) -> Grids:
+    directory = RunDirectory(home)
+    home.mkdir(exist_ok=True)
+    return plan_grids(SETTINGS, directory, left, jobs, D)
+
+
+def under_way(home: Path, number: int, cells: Sequence[Cell], rounds: int = 1) -> Path:
+    grid = RunDirectory(home).grids() / str(number)
+    checkpoint = grid / f"round-{rounds:09d}"
+    checkpoint.mkdir(parents=True)
+    states: dict[str, Any] = {str(cell): {} for cell in cells} | {"checkpoint_seconds": 1.0}
+    (checkpoint / "cells.json").write_text(json.dumps(states))
+    return grid
+
+
+def dealt(grids: Grids) -> list[list[Cell]]:
+    return [cells for cells, _ in grids]
+
+
+def test_one_grid_for_one_job(tmp_path: Path) -> None:
+    """Those that federate come first, which a grid relies on."""
+    ((cells, home),) = plan(tmp_path, CELLS, jobs=1)
+    assert [cell.arm for cell in cells] == ["fedhql"] * 2 + ["exploration=3"] * 2 + [
+        "independent"
+    ] * 2
+    assert home == tmp_path / "grids" / "0"
+
+
+@pytest.mark.parametrize(("jobs", "sizes"), [(2, [3, 3]), (4, [2, 2, 1, 1]), (9, [1] * 6)])
+def test_cells_are_dealt_out_evenly(jobs: int, sizes: list[int], tmp_path: Path) -> None:
+    """Federated ones too: they have more to do."""
+    grids = plan(tmp_path, CELLS, jobs)
+    assert [len(cells) for cells in dealt(grids)] == sizes
+    assert sorted(cell for cells in dealt(grids) for cell in cells) == sorted(CELLS)
+    assert len({home for _, home in grids}) == len(grids)
+    if jobs == 2:
+        for cells in dealt(grids):
+            assert [cell.arm for cell in cells].count("independent") == 1
+
+
+def test_no_cells_no_grids(tmp_path: Path) -> None:
+    assert plan(tmp_path, [], jobs=2) == []
+
+
+@pytest.mark.parametrize(("federations", "sizes"), [(2.5, [2, 2, 2]), (0.5, [1] * 6)])
+def test_no_more_side_by_side_than_the_memory_holds(
+    federations: float, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = int(federations * BYTES_A_FEDERATION / MEMORY_SHARE)
+    known = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": memory}
+    monkeypatch.setattr(os, "sysconf", known.__getitem__)
+    assert [len(cells) for cells in dealt(plan(tmp_path, CELLS, jobs=1))] == sizes
+
+
+def test_jobs_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"SC_PAGE_SIZE": 2, "SC_PHYS_PAGES": int(4.5 * BYTES_A_FEDERATION / MEMORY_SHARE) // 2}
+    monkeypatch.setattr(os, "sysconf", known.__getitem__)
+    assert [len(cells) for cells in dealt(plan(tmp_path, CELLS, jobs=2))] == [2, 2, 2]
+
+
+def test_lanes_of_a_grid_have_phases_of_one_length(tmp_path: Path) -> None:
+    longer = [Cell("self_learning_env_steps=200", 0), Cell("self_learning_env_steps=200", 1)]
+    grids = dealt(plan(tmp_path, [*CELLS, *longer], jobs=1))
+    assert [set(cells) for cells in grids] == [set(CELLS), set(longer)]
+
+
+def test_grids_under_way_go_on_as_they_are(tmp_path: Path) -> None:
+    """With all of their cells, even finished ones: the checkpoint holds them all."""
+    old = [Cell("fedhql", 0), Cell("independent", 0), Cell("independent", 1)]
+    home = under_way(tmp_path, 1, old)
+    left = [cell for cell in CELLS if cell != Cell("independent", 0)]
+    first, *others = plan(tmp_path, left, jobs=2)
+    assert first == (old, home)
+    assert sorted(cell for cells in dealt(others) for cell in cells) == sorted(set(left) - set(old))
+    assert [path.name for _, path in others] == ["0", "2"]
+
+
+def test_nothing_is_left_of_grids_that_never_began_or_have_ended(tmp_path: Path) -> None:
+    never = RunDirectory(tmp_path).grids() / "0"
+    never.mkdir(parents=True)
+    (never / ".lock").touch()
+    ended = under_way(tmp_path, 1, [Cell("fedhql", 7)])
+    (tmp_path / "grids" / "1" / ".lock").touch()
+    grids = plan(tmp_path, CELLS, jobs=1)
+    assert dealt(grids) == dealt(plan(tmp_path / "fresh", CELLS, jobs=1))
+    assert not never.exists()
+    assert not ended.exists()
