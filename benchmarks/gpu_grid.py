@@ -2,7 +2,7 @@
 
 Self-contained: needs jax, numpy and optax, and this repository's src on the path; nothing else.
 
-    PYTHONPATH=src python benchmarks/gpu_grid.py [--rounds 4] [--replay 1000000] [--out FILE]
+    PYTHONPATH=src python benchmarks/gpu_grid.py [--rounds 4] [--seeds 5] [--out FILE]
 
 It counts agent steps (env steps of all agents in all lanes; the server's are left out) over the
 wall-clock of whole rounds: self-learning, evaluation, federation, all on the device.
@@ -10,6 +10,7 @@ wall-clock of whole rounds: self-learning, evaluation, federation, all on the de
 
 import argparse
 import json
+import os
 import statistics
 import time
 import tomllib
@@ -27,11 +28,18 @@ from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twins import TWINS
 
 PRESET = Path(__file__).parent.parent / "src/fedhql/experiments/presets/cartpole-n5.toml"
-LAMBDAS, SEEDS, INDEPENDENT = (0.0, 1.0, 3.0, 5.0, 10.0), 5, 5
+LAMBDAS = (0.0, 1.0, 3.0, 5.0, 10.0)
 EPISODES = 10
+# Whole loops as one CUDA graph whose independent kernels run side by side; found by trying.
+XLA_FLAGS = (
+    "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,"
+    "WHILE,CONDITIONAL --xla_gpu_graph_min_graph_size=2 "
+    "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT "
+    "--xla_gpu_command_buffer_unroll_loops=true"
+)
 
 
-def build(preset: dict[str, Any], replay: int, pad: bool) -> Grid:
+def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
     configs = [
         DqnConfig(
             **{key: value for key, value in agent.items() if key not in ("kind", "hidden")}
@@ -40,9 +48,9 @@ def build(preset: dict[str, Any], replay: int, pad: bool) -> Grid:
         for agent in preset["agents"]
     ]
     federation = preset["federation"]
-    lambdas = jnp.repeat(jnp.array(LAMBDAS), SEEDS)
+    lambdas = jnp.repeat(jnp.array(LAMBDAS), seeds)
     F = len(lambdas)
-    L = F + INDEPENDENT
+    L = F + seeds
     arms = ArmNumbers(
         exploration=lambdas,
         bound=jnp.zeros(F),
@@ -68,16 +76,18 @@ def build(preset: dict[str, Any], replay: int, pad: bool) -> Grid:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=5, help="of each of the six arms")
     parser.add_argument("--replay", type=int, default=1_000_000)
     parser.add_argument("--unpadded", action="store_true", help="each agent keeps its own shape")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     preset = tomllib.loads(PRESET.read_text())
-    grid = build(preset, options.replay, pad=not options.unpadded)
+    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)  # read when JAX first meets the device
+    grid = build(preset, options.seeds, options.replay, pad=not options.unpadded)
     K = preset["federation"]["self_learning_env_steps"]
     B = preset["federation"]["query_batch"]
-    N, F = len(preset["agents"]), len(LAMBDAS) * SEEDS
-    L = F + INDEPENDENT
+    N, F = len(preset["agents"]), len(LAMBDAS) * options.seeds
+    L = F + options.seeds
     rng = np.random.default_rng(0)
 
     def seeds(*shape: int) -> Any:

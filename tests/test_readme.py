@@ -28,7 +28,7 @@ def test_the_users_own_agent_runs_as_it_stands(tmp_path: Path) -> None:
 def test_the_experiment_file_is_valid() -> None:
     (example,) = blocks("toml")
     settings = read_settings(example)
-    assert [agent.kind for agent in settings.agents] == ["sb3-dqn", "my_agents:MyAgent"]
+    assert [agent.kind for agent in settings.agents] == ["dqn", "my_agents:MyAgent"]
 
 
 def test_make_run_is_the_command_it_says_it_is() -> None:

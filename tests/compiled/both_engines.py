@@ -14,7 +14,6 @@ from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import Server
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
-from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
@@ -30,7 +29,6 @@ class Round:
     """What one agent-by-agent look sees of a round."""
 
     learned: list[Floats]  # each agent's parameters after self-learning
-    returns_NE: Floats
     actions: list[Floats] = field(default_factory=list)  # the server's, step by step
     targets: list[Floats] = field(default_factory=list)
     improved: list[Floats] = field(default_factory=list)  # parameters after the round
@@ -67,29 +65,17 @@ def server_seeds(settings: ExperimentSettings, cell: Cell, number: int) -> NDArr
     return seeds_for(cell.seed, Stream.SERVER, number, count=batch)
 
 
-def evaluation_seeds(
-    settings: ExperimentSettings, cell: Cell, number: int
-) -> NDArray[np.uint32]:
-    count = settings.evaluation.episodes
-    agents = range(len(settings.agents))
-    return np.stack(
-        [seeds_for(cell.seed, Stream.EVALUATION, n, number, count=count) for n in agents]
-    )
-
-
 def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[Round]:
     """The cell as objects that are told and asked."""
     of_arm = settings_of_arm(settings, cell.arm)
     agents: list[Any] = list(build_agents(settings, cell.seed))
     assert all(isinstance(agent, DqnAgent) for agent in agents)
     cohort = SpyingCohort(build_cohort(settings, agents))
-    playground = build_batch(settings, len(agents) * settings.evaluation.episodes)
     server = build_server(of_arm, cohort, build_batch(of_arm, of_arm.federation.query_batch))
     history = []
     for number in range(rounds):
         cohort.self_learn(settings.federation.self_learning_env_steps)
-        returns_NE, _ = evaluate(cohort, playground, evaluation_seeds(settings, cell, number))
-        record = Round([agent._parameters() for agent in agents], returns_NE)
+        record = Round([agent._parameters() for agent in agents])
         if federates(cell.arm):
             cohort.broadcast.clear()
             seeds = server_seeds(settings, cell, number).tolist()
@@ -113,12 +99,8 @@ def by_compiled_programs(
     for number in range(rounds):
         until = (number + 1) * settings.federation.self_learning_env_steps
         grid.self_learn(np.full(len(cells), until))
-        seeds_LNE = np.stack([evaluation_seeds(settings, cell, number) for cell in cells])
-        returns_LNE, _ = grid.evaluate(seeds_LNE, settings.evaluation.episode_step_limit)
-        records = [
-            Round([grid.policy(lane, n)[1] for n in agents], returns_LNE[lane])
-            for lane in range(len(cells))
-        ]
+        lanes = range(len(cells))
+        records = [Round([grid.policy(lane, n)[1] for n in agents]) for lane in lanes]
         seeds_FB = np.stack([server_seeds(settings, cell, number) for cell in cells[:F]])
         _federate(grid, seeds_FB, records[:F])
         for lane, record in enumerate(records):

@@ -14,14 +14,12 @@ SETTINGS = read_settings("""
 id = "CartPole-v1"
 discount = 0.99
 [federation]
-query_batch = 4
+query_batch = 3
 horizon_steps = 14
 self_learning_env_steps = 41
 learning_rate = 0.5
 [budget]
 env_steps_per_agent = 1000
-[evaluation]
-episodes = 2
 [[agents]]
 hidden = [8]
 learning_rate = 0.01
@@ -68,7 +66,6 @@ def test_agents_learn_the_same(cell: Cell, compiled: Histories, messages: Histor
         for n in range(3):
             close(ours.learned[n], theirs.learned[n])
             close(ours.improved[n], theirs.improved[n])
-        np.testing.assert_array_equal(ours.returns_NE, theirs.returns_NE)
 
 
 @pytest.mark.parametrize("cell", FEDERATED, ids=str)

@@ -12,7 +12,7 @@ import pytest
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers, Outcome
+from fedhql.compiled.server import RULES, ArmNumbers, Outcome
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twin_batch import TwinBatch
 from fedhql.errors import NoUsableAnswers
@@ -33,13 +33,19 @@ CONFIGS = [
     for rate in (0.01, 0.03, 0.1)
 ]
 # Longer than an episode may be: some are cut off, others reach their goal and leave before that.
-ARM = ArmNumbers(
-    exploration=1.0, bound=1.0, confidence=1.0, learning_rate=0.5, horizon_steps=12, query_batch=4
-)
-ARMS = [
+Arm = dict[str, float]
+ARM: Arm = {
+    "exploration": 1.0,
+    "bound": 1.0,
+    "confidence": 1.0,
+    "learning_rate": 0.5,
+    "horizon_steps": 12,
+    "query_batch": 4,
+}
+ARMS: list[Arm] = [
     ARM,
-    ARM._replace(exploration=30.0),
-    ARM._replace(learning_rate=0.1, horizon_steps=5, query_batch=2),
+    ARM | {"exploration": 30.0},
+    ARM | {"learning_rate": 0.1, "horizon_steps": 5, "query_batch": 2},
 ]
 # The last lane is independent. In the first two some episodes end at the goal, others do not.
 AGENT_SEEDS_LN = np.arange(204, 216, dtype=np.uint32).reshape(4, 3)
@@ -53,7 +59,7 @@ class Compiled:
 
     def __init__(
         self,
-        arms: Sequence[ArmNumbers] = ARMS,
+        arms: Sequence[Arm] = ARMS,
         *,
         order: Sequence[int] = (0, 1, 2),
         affordable: Sequence[int] = (PLENTY,) * 3,
@@ -65,7 +71,7 @@ class Compiled:
             CONFIGS,
             lambda: TwinLanes(CORRIDOR),
             seeds_LN,
-            ArmNumbers(*(jnp.array(numbers) for numbers in zip(*arms, strict=True))),
+            ArmNumbers(*(jnp.array([arm[name] for arm in arms]) for name in ArmNumbers._fields)),
             rule=rule,
             discount=DISCOUNT,
             phase_env_steps=10,
@@ -96,7 +102,7 @@ class Messages:
     def __init__(
         self,
         lane: int,
-        arm: ArmNumbers,
+        arm: Arm,
         *,
         affordable: int = PLENTY,
         silent: Sequence[int] = (),
@@ -110,16 +116,16 @@ class Messages:
             nan = jnp.full_like(agent._learner.parameters, np.nan)
             agent._learner = agent._learner._replace(parameters=nan)
         rules = {
-            "mean-std": lambda q: fed_ucb(q, arm.exploration),
-            "bernstein": lambda q: fed_ucb_bernstein(q, arm.bound, arm.confidence),
+            "mean-std": lambda q: fed_ucb(q, arm["exploration"]),
+            "bernstein": lambda q: fed_ucb_bernstein(q, arm["bound"], arm["confidence"]),
         }
-        batch = int(arm.query_batch)
+        batch = int(arm["query_batch"])
         server = FederationServer(
             InProcessCohort(self._agents, 2),
             TwinBatch(CORRIDOR, 4),
             rules[rule],
-            horizon_steps=int(arm.horizon_steps),
-            learning_rate=float(arm.learning_rate),
+            horizon_steps=int(arm["horizon_steps"]),
+            learning_rate=arm["learning_rate"],
             discount=DISCOUNT,
         )
         # So much that what remains of it is `affordable`.
@@ -173,14 +179,14 @@ def test_the_order_of_lanes_does_not_matter(order: Sequence[int], plain: Compile
 
 def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
     """Each change is made in lane 0 alone: it shows there, and nowhere else."""
-    changes = [
+    changes: list[Arm] = [
         {"exploration": 30.0},
         {"learning_rate": 0.1},
         {"horizon_steps": 3},
         {"query_batch": 3},
     ]
     for change in changes:
-        arm = ARM._replace(**change)
+        arm = ARM | change
         # The second lane keeps the longest horizon, which is a part of the program.
         changed = Compiled([arm, *ARMS[1:]])
         assert (changed.parameters(0) != plain.parameters(0)).any(), change
@@ -197,7 +203,7 @@ def test_no_step_is_taken_that_cannot_be_paid_for(affordable: Sequence[int]) -> 
     spent = np.asarray(limited.outcome.server_env_steps)
     assert (spent <= affordable).all()
     assert spent.tolist() == ([4, 8, 0] if affordable == (7, 9, 1) else [4, 0, 2])
-    for lane in np.flatnonzero(spent == 0):
+    for lane in np.flatnonzero(spent == 0).tolist():
         np.testing.assert_array_equal(limited.parameters(lane), limited.before[lane])
 
 
@@ -220,9 +226,21 @@ def test_a_lane_without_a_usable_answer_says_so(plain: Compiled) -> None:
         silent.assert_lane_is(lane, plain, lane)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_agents_left_out_do_not_enter_a_score(rule: str) -> None:
+    """Nor are they counted: a bonus is for those that are there."""
+    q_NBA = np.random.default_rng(0).normal(size=(5, 4, 3))
+    there = np.array([True, False, True, True, False])
+    arm = ArmNumbers(*(jnp.float32(number) for number in (3.0, 2.0, 0.7, 0.5, 12, 4)))
+    masked = jnp.where(there[:, None, None], q_NBA, np.nan)
+    scores = RULES[rule](masked, arm, jnp.asarray(there)[:, None, None])
+    q_NBA = q_NBA[there]
+    expected = fed_ucb(q_NBA, 3.0) if rule == "mean-std" else fed_ucb_bernstein(q_NBA, 2.0, 0.7)
+    close(scores, expected)
+
+
 def test_bernstein() -> None:
-    """Its bonus grows with c, and with the number of agents that answer it shrinks."""
-    arms = [ARM, ARM._replace(confidence=400.0, bound=2.0), ARM._replace(bound=3.0)]
+    arms = [ARM, ARM | {"confidence": 400.0, "bound": 2.0}, ARM | {"bound": 3.0}]
     silent = [(2, 0)]
     compiled = Compiled(arms, rule="bernstein", silent=silent)
     for lane, arm in enumerate(arms):

@@ -8,10 +8,14 @@ from pathlib import Path
 
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.checkpoints import latest_checkpoint
+from fedhql.experiments.engine import TWIN_IDS
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.results.run_directory import Cell, RunDirectory
 
 MEMORY_SHARE = 0.6  # of the machine's, for replay memories
+# On one core: more lanes than this leave its caches, and are slower; EnvPool's calls from inside a
+# program are dear, so that sharing one among more lanes pays (docs/performance.md).
+MOST_LANES_ON_A_CORE = {True: 8, False: 16}  # whether the environment is a twin
 FLOATS_A_ROW_BESIDES_STATES = 3
 
 
@@ -21,6 +25,8 @@ def plan_grids(
     left: Sequence[Cell],
     jobs: int,
     observation_size: int,
+    *,
+    on_cpu: bool = True,
 ) -> list[tuple[list[Cell], Path]]:
     """Grids under way as they are; the other cells in as many as run side by side.
 
@@ -44,13 +50,17 @@ def plan_grids(
     new = [cell for cell in left if cell not in under_way]
     taken = {int(home.name) for _, home in grids}
     names = (number for number in range(len(taken) + len(new)) if number not in taken)
-    for cells in _dealt(settings, observation_size, new, jobs):
+    for cells in _dealt(settings, observation_size, new, jobs, on_cpu):
         grids.append((cells, directory.grids() / str(next(names))))
     return grids
 
 
 def _dealt(
-    settings: ExperimentSettings, observation_size: int, cells: Sequence[Cell], jobs: int
+    settings: ExperimentSettings,
+    observation_size: int,
+    cells: Sequence[Cell],
+    jobs: int,
+    on_cpu: bool,
 ) -> list[list[Cell]]:
     """Lanes move at one pace, so they share the length of a phase; work is dealt out evenly."""
     by_phase: dict[int, list[Cell]] = {}
@@ -60,6 +70,8 @@ def _dealt(
     dealt = []
     for group in by_phase.values():
         most = max(1, _lanes_in_memory(settings, observation_size) // jobs)
+        if on_cpu:
+            most = min(most, MOST_LANES_ON_A_CORE[settings.environment.id in TWIN_IDS])
         hands = max(min(jobs, len(group)), -(-len(group) // most))
         dealt += [group[hand::hands] for hand in range(hands)]
     return dealt

@@ -66,9 +66,10 @@ def run_experiment(
         tasks: list[Task] = [partial(how, cell) for cell in left]
         if chosen == "compiled":
             how = partial(_finish_grid, settings, directory, clock, tensorboard)
-            jobs = jobs if facts["backend"] == "cpu" else 1  # a GPU is filled by one program
+            on_cpu = facts["backend"] == "cpu"
+            jobs = jobs if on_cpu else 1  # a GPU is filled by one program
             size = facts["observation_size"]
-            grids = plan_grids(settings, directory, left, jobs, size)
+            grids = plan_grids(settings, directory, left, jobs, size, on_cpu=on_cpu)
             tasks = [partial(how, *grid) for grid in grids]
         try:
             run_in_processes(tasks, jobs, partial(_dispatch, display))

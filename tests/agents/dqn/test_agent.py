@@ -95,7 +95,8 @@ def test_says_what_its_network_says() -> None:
     values = learner.q_values(STATES)
     parameters = learner._learner.parameters
     np.testing.assert_allclose(values, learner.network.q_values(parameters, STATES), atol=1e-5)
-    assert (values.dtype, values.shape) == (np.float32, (64, 2))
+    assert values.dtype == np.float32
+    assert values.shape == (64, 2)
     values[:] = 0  # a caller's copy, not the agent's memory
     assert learner.q_values(STATES).any()
 

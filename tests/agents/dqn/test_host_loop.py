@@ -1,5 +1,6 @@
 """Our DQN in an environment that has no twin: the same agent, acting step by step."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,12 @@ def test_learns_by_stable_baselines3s_loop(double: bool) -> None:
     start = np.asarray(ours._learner.parameters)
     theirs: DQN = sb3_dqn(ours.network, start, double=double, gamma=0.9, **settings)
     draw, drawn = experience._batches, []
-    experience._batches = lambda: drawn.append(draw()) or drawn[-1]
+
+    def spied() -> Any:
+        drawn.append(draw())
+        return drawn[-1]
+
+    experience._batches = spied
     updates = 0
     for env_step in range(1, 61):
         ours.self_learn(1)
@@ -68,7 +74,7 @@ def test_the_memory_holds_true_transitions() -> None:
     rows = np.roll(experience._replay, -30, axis=0)  # the oldest of 100 - 70 first
     assert set(rows[:, 4]) == {0, 1}
     lengths, length = [], 0
-    for now, following in zip(rows, rows[1:], strict=False):
+    for now, following in pairwise(rows):
         x, then, action, terminated = now[0], now[2], now[4], now[6]
         assert then == pytest.approx(x + (0.2 if action else -0.1), abs=1e-6)
         assert bool(terminated) is bool(then >= GOAL)
@@ -127,7 +133,14 @@ def test_how_steps_are_divided_changes_nothing() -> None:
     np.testing.assert_array_equal(whole.q_values(states), divided.q_values(states))
 
 
-@pytest.mark.parametrize("exploration", ["epsilon-greedy", "boltzmann", "ucb"])
+@pytest.mark.parametrize(
+    "exploration",
+    [
+        "epsilon-greedy",
+        pytest.param("boltzmann", marks=pytest.mark.slow),
+        pytest.param("ucb", marks=pytest.mark.slow),
+    ],
+)
 def test_learns_to_cross_a_frozen_lake(exploration: str) -> None:
     """One wrong step of six ends without a reward; chance alone crosses it once in a hundred."""
     learner = agent(
@@ -180,4 +193,5 @@ def test_observations_are_encoded_as_stable_baselines3_does() -> None:
     image = Encoder(spaces.Box(0, 255, (2, 3), np.uint8))
     rows = image.batch(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
     np.testing.assert_array_equal(rows, np.arange(12).reshape(2, 6))
-    assert (image.size, rows.dtype) == (6, np.float32)
+    assert image.size == 6
+    assert rows.dtype == np.float32

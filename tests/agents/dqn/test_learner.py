@@ -113,29 +113,30 @@ def test_improvement_is_pytorchs(network: Network) -> None:
         jax.tree.map(np.testing.assert_array_equal, getattr(learner, name), getattr(before, name))
 
 
-WEIGHTS_B = np.array([1, 0, 1, 1, 0, 0, 0, 1], dtype=np.float32)
+WEIGHTS_B = np.array([1, 0, 0, 1, 0, 0, 0, 0], dtype=np.float32)
 
 
 def improved_with_absent(state: float, target: float) -> Learner:
-    """On an exchange in which rows of weight 0 hold nothing else."""
+    """On two exchanges; in the first, rows of weight 0 hold nothing else."""
     states, actions, targets = (np.array(part) for part in exchanges()[0])
     states[WEIGHTS_B == 0], targets[WEIGHTS_B == 0] = state, target
-    learner: Learner = _improve(
-        RELU, learner_of(RELU), numbers(), states, actions, targets, WEIGHTS_B
-    )
-    return learner
+    # Without a clip, so that Adam sees how the two compare in size: a mean is over rows there.
+    unclipped, ones_B = numbers(improvement_max_grad_norm=1e9), np.ones(B, dtype=np.float32)
+    once = _improve(RELU, learner_of(RELU), unclipped, states, actions, targets, WEIGHTS_B)
+    twice: Learner = _improve(RELU, once, unclipped, *exchanges()[1], ones_B)
+    return twice
 
 
 def test_rows_of_weight_0_are_not_there() -> None:
-    states, actions, targets = exchanges()[0]
+    first, second = exchanges()
     there = WEIGHTS_B == 1
     expected = torch_improve(
         RELU,
         np.asarray(learner_of(RELU).parameters),
-        [(states[there], actions[there], targets[there])],
+        [(first[0][there], first[1][there], first[2][there]), second],
         steps=KAPPA,
         learning_rate=DqnConfig.improvement_learning_rate,
-        max_grad_norm=DqnConfig.improvement_max_grad_norm,
+        max_grad_norm=1e9,
     )
     learner = improved_with_absent(1e3, -1e3)
     close(learner.parameters, expected)

@@ -37,8 +37,8 @@ close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 def learn(network: Network, learner: Learner, numbers: Numbers) -> Learner:
     """Both ways of learning."""
     learner = train(network, learner, numbers, jnp.asarray(ROWS_BR), double=False)
-    exchange = (jnp.asarray(part) for part in EXCHANGE)
-    return improve(network, learner, numbers, *exchange, jnp.ones(B), steps=2)
+    states, actions, targets = (jnp.asarray(part) for part in EXCHANGE)
+    return improve(network, learner, numbers, states, actions, targets, jnp.ones(B), steps=2)
 
 
 @pytest.fixture(scope="module")

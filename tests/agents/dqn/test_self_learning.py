@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
 from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
 
 LANES = TwinLanes(CORRIDOR)
-SEEDS, PHASE, BUDGET, DISCOUNT = np.array([3, 9], dtype=np.uint32), 30, 60, 0.9
+SEEDS, PHASE, BUDGET, DISCOUNT = np.array([3, 9, 4, 1], dtype=np.uint32), 30, 60, 0.9
 COMMON = DqnConfig(hidden=(4,), learning_rate=0.01, batch_size=5, exploration_final_eps=0.3)
 # A memory that overflows, and in the middle of a chunk; targets at odd times; two gradient steps.
 OVERFLOWING = replace(
@@ -40,20 +41,20 @@ FOLLOWING = replace(
     train_freq=3,
     learning_starts=6,
     target_update_interval=1,
-    tau=0.2,
+    tau=0.05,
     exploration_fraction=0.7,
 )
 CONFIGS = pytest.mark.parametrize("config", [OVERFLOWING, FOLLOWING], ids=["overflow", "follow"])
 
 
-def lanes_of(config: DqnConfig) -> tuple[DqnConfig, DqnConfig]:
-    """Two agents of one program, which differ in everything that a program leaves open."""
-    other = replace(config, learning_rate=0.03, tau=0.6, exploration_final_eps=0.05)
-    return config, replace(other, max_grad_norm=0.1, exploration_initial_eps=0.8)
+def lanes_of(config: DqnConfig) -> list[DqnConfig]:
+    """Agents of one program, which differ in everything that a program leaves open."""
+    other = replace(config, learning_rate=0.1, tau=0.1, exploration_final_eps=0.05)
+    return [config, replace(other, max_grad_norm=0.1, exploration_initial_eps=0.8)] * 2
 
 
 class Run:
-    """Our two lanes, from the start."""
+    """Our lanes, from the start."""
 
     def __init__(self, config: DqnConfig) -> None:
         self.network = Network(2, config.hidden, 2, config.activation)
@@ -125,13 +126,13 @@ class Sb3Loop:
         else:
             with torch.no_grad():
                 action = int(self.model.q_net(torch.tensor(state[None])).argmax())
-        then, reward, terminated = (np.asarray(x) for x in _twin_step(self._state, action))
-        seen = np.asarray(CORRIDOR.observe(then))
+        then, reward, terminated = (np.asarray(x) for x in _step_twin(self._state, action))
+        seen = np.asarray(CORRIDOR.observe(jnp.asarray(then)))
         row = np.concatenate([state, seen, [action, reward, terminated]])
         self.replay[self.env_steps % len(self.replay)] = row
         self.env_steps, self._elapsed, self._state = self.env_steps + 1, self._elapsed + 1, then
         if terminated or self._elapsed == LIMIT:
-            self._elapsed, self._state = 0, np.asarray(CORRIDOR.start(restart))
+            self._elapsed, self._state = 0, np.asarray(CORRIDOR.start(jnp.asarray(restart)))
 
     def _train(self, draws: Any) -> None:
         filled = min(self.env_steps, len(self.replay))
@@ -140,7 +141,7 @@ class Sb3Loop:
             self.updates += 1
 
 
-_twin_step = jax.jit(CORRIDOR.step)
+_step_twin: Any = jax.jit(CORRIDOR.step)
 
 
 @CONFIGS
@@ -170,7 +171,7 @@ def test_nothing_trains_before_learning_starts(config: DqnConfig) -> None:
     np.testing.assert_array_equal(ours.learner.parameters, before)
     assert not ours.learner.updates.any()
     ours.to(last + config.train_freq)
-    assert ours.learner.updates.tolist() == [config.gradient_steps] * 2
+    assert ours.learner.updates.tolist() == [config.gradient_steps] * 4
 
 
 def test_the_memory_holds_true_transitions() -> None:

@@ -35,7 +35,7 @@ class DoubleDQN(DQN):
                 self.q_net(batch.observations).gather(1, batch.actions), wanted
             )
             self.policy.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
             self.logger.record("train/loss", loss.item())
@@ -98,7 +98,8 @@ def torch_improve(
             q_BA = module(torch.as_tensor(states))
             chosen = q_BA.gather(1, torch.as_tensor(actions)[:, None])[:, 0]
             optimiser.zero_grad()
-            functional.mse_loss(chosen, torch.as_tensor(targets)).backward()
+            loss = functional.mse_loss(chosen, torch.as_tensor(targets))
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm)
             optimiser.step()
     return weights(module)

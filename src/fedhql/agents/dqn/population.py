@@ -229,11 +229,16 @@ class Dqn:
         batch_draws = draws_LW[:, self.train_freq * restart :].reshape(
             L, self.gradient_steps, self.batch_size
         )
-        for offset in range(self.train_freq):
+
+        def act(offset: Array | int, experience: Experience) -> Experience:
             env_step = at + offset
             active = True if steady else (env_step >= begin) & (env_step < until)
             draws_L = step_draws[:, offset]
-            experience = self._act(learner, experience, numbers, draws_L, env_step, active)
+            return self._act(learner, experience, numbers, draws_L, env_step, active)
+
+        # Unrolled, a few steps are faster; many would take long to compile.
+        unroll = min(self.train_freq, 4)
+        experience = jax.lax.fori_loop(0, self.train_freq, act, experience, unroll=unroll)
         after = at + self.train_freq
         filled = jnp.minimum(after, self.capacity)
         picks = jnp.minimum((batch_draws * filled).astype(jnp.int32), filled - 1)

@@ -1,0 +1,31 @@
+"""The compiled engine needs jax, numpy and optax: it runs where nothing else is installed."""
+
+import subprocess
+import sys
+
+ABSENT = (
+    "gymnasium",
+    "pydantic",
+    "rich",
+    "typer",
+    "matplotlib",
+    "torch",
+    "stable_baselines3",
+    "envpool",
+    "tomli_w",
+    "annotated_types",
+)
+
+
+def test_the_grid_can_be_imported_on_a_bare_machine() -> None:
+    script = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({ABSENT}))\n"  # None there: an import of it fails
+        "import fedhql.compiled.grid\n"
+        "from fedhql.environments.twins import TWINS\n"
+        "print(sorted(TWINS)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "Acrobot-v1\n"), done.stderr
