@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 CORE = min(os.sched_getaffinity(0))
 WARM_UP, SB3_STEPS, HOST_STEPS = 1_000, {"cartpole": 1_000, "lunarlander": 600}, 2_000
-ENVPOOL_LANES = 15  # as many as `fedhql run` puts into one of two processes for the paper's 30
+ENVPOOL_LANES, ENVPOOL_PHASE = 30, 2_000  # the paper's six arms with five seeds
 SB3, UNCHECKED = "stable-baselines3", "SB3, unchecked"
 
 
@@ -76,6 +77,8 @@ def compare(task: str, repeats: int, lanes: int) -> dict[str, Any]:
     from fedhql.experiments.settings import read_settings
 
     overrides = [f"agents.learning_starts={WARM_UP // 2}"]
+    if task == "lunarlander":  # a whole phase of 10,000 steps in 30 lanes would take minutes
+        overrides.append(f"federation.self_learning_env_steps={ENVPOOL_PHASE}")
     settings = read_settings(preset_text(f"{task}-n5"), overrides)
     contenders: dict[str, list[tuple[Callable[[], Any], int]]] = {
         SB3: plain_sb3(settings, SB3_STEPS[task]),
@@ -222,44 +225,45 @@ def round_parts(repeats: int, lanes: int) -> dict[str, float]:
     def seeds(*shape: int) -> Any:
         return rng.integers(2**32, size=shape, dtype=np.uint32)
 
-    cohort, numbers = grid.cohort, grid._numbers
-    states = jnp.asarray(rng.uniform(-0.05, 0.05, size=(lanes, B, 4)), dtype=jnp.float32)
-    actions, ones = jnp.zeros((lanes, B), dtype=jnp.int32), jnp.ones((lanes, B))
-    # What a round does 2 H and H times, by itself; the server is what is left of the whole.
-    query = jax.jit(lambda learners: cohort.q_values(learners, numbers, states))
-    batch = (states, actions, ones, ones)
-    improve = jax.jit(lambda learners: cohort.improve(learners, numbers, *batch))
+    # The same round by agents that do not improve: what is left is queries and the server.
+    members = tuple(
+        replace(each, dqn=replace(each.dqn, improvement_steps=0)) for each in grid.cohort.members
+    )
+    idle = replace(grid._server, cohort=replace(grid.cohort, members=members))
+    query = jax.jit(lambda learners, states: grid.cohort.q_values(learners, grid._numbers, states))
+    states = jnp.zeros((lanes, B, 4))
 
-    def repeated(program: Any, times: int) -> None:
-        for _ in range(times):
-            jax.block_until_ready(program(grid.learners))  # type: ignore[no-untyped-call]  # jax leaves it untyped
+    def federate(server: Any) -> None:
+        grid._server, before = server, grid._server
+        outcome = grid.federate(seeds(lanes, B), np.full(lanes, 10**9))
+        np.asarray(outcome.server_env_steps)
+        grid._server = before
+
+    def queries() -> None:
+        for _ in range(2 * H):
+            query(grid.learners, states).block_until_ready()
 
     parts: dict[str, list[float]] = {}
     for repeat in range(repeats + 1):
         times = {
             "self-learning": timed(partial(grid.self_learn, np.full(lanes, K * (repeat + 1)))),
             "evaluation": timed(partial(grid.evaluate, seeds(lanes, N, 10), 500)),
+            "federation": timed(partial(federate, grid._server)),
+            "federation without improvement": timed(partial(federate, idle)),
+            "query": timed(queries),
         }
-
-        def federate() -> None:
-            outcome = grid.federate(seeds(lanes, B), np.full(lanes, 10**9))
-            np.asarray(outcome.server_env_steps)
-
-        whole = timed(federate)
-        times["query"] = timed(partial(repeated, query, 2 * H))
-        times["improvement"] = timed(partial(repeated, improve, H))
-        times["server"] = whole - times["query"] - times["improvement"]
-        times["federation, whole"] = whole
         if repeat:
             for part, spent in times.items():
                 parts.setdefault(part, []).append(spent)
     medians = {part: statistics.median(values) for part, values in parts.items()}
-    whole = medians["self-learning"] + medians["evaluation"] + medians["federation, whole"]
+    whole = medians["self-learning"] + medians["evaluation"] + medians["federation"]
+    other = medians["federation without improvement"]
+    medians["improvement"] = medians["federation"] - other
+    medians["server"] = other - medians["query"]
     print(f"\none compiled CartPole round, N=5, {lanes} lanes: {whole:.2f} s")
     for part in ("self-learning", "evaluation", "improvement", "query", "server"):
         print(f"  {part:14} {medians[part]:8.3f} s  {100 * medians[part] / whole:5.1f} %")
-    learning = medians["self-learning"] + medians["evaluation"] + medians["improvement"]
-    medians["other_share"] = (whole - learning) / whole
+    medians["other_share"] = other / whole
     print(f"  neither self-learning nor improvement nor evaluation: {medians['other_share']:.1%}")
     return medians
 

@@ -44,7 +44,11 @@ PLENTY = np.array([1_000, 1_000])
 
 
 def grid(
-    configs: Sequence[DqnConfig] = PAIR, *, seeds_LN: Any = SEEDS_LN, pad: bool = True
+    configs: Sequence[DqnConfig] = PAIR,
+    *,
+    seeds_LN: Any = SEEDS_LN,
+    pad: bool = True,
+    together: bool = False,
 ) -> Grid:
     return Grid(
         configs,
@@ -56,6 +60,7 @@ def grid(
         phase_env_steps=30,
         budget_env_steps=100,
         pad=pad,
+        together=together,
     )
 
 
@@ -118,13 +123,20 @@ class _Policy:
     def improve(self, states: Any, actions: Any, targets: Any) -> None: ...
 
 
-@pytest.mark.slow  # programs for the same agents in another form: as on a CPU
-@pytest.mark.parametrize("configs", [PAIR, THREE], ids=["pair", "three"])
-def test_padded_agents_are_the_same_as_each_by_itself(configs: Sequence[DqnConfig]) -> None:
-    padded, apart = grid(configs), grid(configs, pad=False)
-    assert len(apart.cohort.members) == len(configs) > len(padded.cohort.members)
+@pytest.mark.slow  # many programs
+@pytest.mark.parametrize(
+    ("configs", "pad", "together"),
+    [(PAIR, True, False), (PAIR, False, True), (THREE, True, True), (THREE, False, True)],
+)
+def test_agents_padded_or_in_one_loop_are_the_same_as_each_by_itself(
+    configs: Sequence[DqnConfig], pad: bool, together: bool
+) -> None:
+    """As on a GPU, and as on a CPU."""
+    close_by, apart = grid(configs, pad=pad, together=together), grid(configs, pad=False)
+    assert len(apart.cohort.members) == len(configs)
+    assert (len(close_by.cohort.members) < len(configs)) is pad
     for number in range(3):
-        theirs, (returns, lengths), outcome = one_round(padded, number)
+        theirs, (returns, lengths), outcome = one_round(close_by, number)
         mine, (my_returns, my_lengths), my_outcome = one_round(apart, number)
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
         jax.tree.map(close, mine, theirs)

@@ -58,6 +58,7 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (SETTINGS, "exploration=", r"'exploration' is no change"),
         (SETTINGS, "exploration", r"'exploration' is no change"),
         (SETTINGS, "exploration=3,,", r"'' is no change"),
+        (SETTINGS, "exploration=3,exploration=4", r"every key once"),
         (SETTINGS, "rule=bernstein", r"'rule' is no change"),
         (SETTINGS, "exploration=-1", r"--arm exploration=-1: exploration: .*a number >= 0"),
         (SETTINGS, "exploration=many", r"--arm exploration=many: exploration"),
@@ -102,3 +103,10 @@ def test_all_but_one_federate() -> None:
     assert federates("fedhql")
     assert federates("exploration=0")
     assert not federates("independent")
+
+
+def test_one_number_has_one_name() -> None:
+    assert require_arm(SETTINGS, "exploration=3.0") == "exploration=3"
+    assert require_arm(SETTINGS, "learning_rate=.1, exploration=2.5") == (
+        "exploration=2.5,learning_rate=0.1"
+    )

@@ -1,5 +1,6 @@
 """Cells as lanes of a grid: the same rows and files as cell by cell, whatever interrupts them."""
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -56,7 +57,9 @@ def finish(
     home: Path,
     cells: Sequence[Cell] = CELLS,
     report: Callable[[Progress], None] = lambda progress: None,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Path:
+    """By default time stands still: a checkpoint costs nothing, and is due after every round."""
     directory = RunDirectory(home)
     finish_grid(
         SETTINGS,
@@ -64,7 +67,7 @@ def finish(
         directory,
         directory.grids() / "0",
         report=report,
-        clock=lambda: 0.0,  # time stands still, so a checkpoint costs nothing and is always due
+        clock=clock,
         tensorboard=False,
     )
     return home
@@ -92,9 +95,11 @@ def contents(home: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
-    """A run nobody disturbed, and what it reported."""
+    """A run nobody disturbed, and what it reported. After its first checkpoint no other is due."""
     reports: list[Progress] = []
-    return finish(tmp_path_factory.mktemp("compiled"), report=reports.append), reports
+    ticks = itertools.count()
+    home = tmp_path_factory.mktemp("compiled")
+    return finish(home, report=reports.append, clock=lambda: float(next(ticks))), reports
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +155,28 @@ def test_both_engines_leave_the_same_files(compiled: Path, messages: Path) -> No
         return {name for name in found if not name.endswith(".lock")}
 
     assert names(compiled) == names(messages)
-    results = [
-        {cell: json.loads(RunDirectory(home).result(cell).read_text()) for cell in CELLS}
-        for home in (compiled, messages)
-    ]
-    assert results[0] == results[1]
+    for cell in CELLS:
+        results = [
+            json.loads(RunDirectory(home).result(cell).read_text()) for home in (compiled, messages)
+        ]
+        for key in ("round", "budget", "best", "refused_answers"):
+            assert results[0][key] == results[1][key]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("kept", ["best", "last"])
+def test_both_engines_keep_the_same_policies(
+    cell: Cell, kept: str, compiled: Path, messages: Path
+) -> None:
+    for agent in ("agent1", "agent2"):
+        ours, theirs = (
+            RunDirectory(home).agent(cell, agent) / kept for home in (compiled, messages)
+        )
+        assert (ours / "network.json").read_bytes() == (theirs / "network.json").read_bytes()
+        with np.load(ours / "parameters.npz") as mine, np.load(theirs / "parameters.npz") as other:
+            assert set(mine) == set(other) == {"weights0", "biases0", "weights1", "biases1"}
+            for name in mine:
+                np.testing.assert_allclose(mine[name], other[name], rtol=1e-5, atol=1e-5)
 
 
 def test_each_lane_ends_when_its_budget_is_spent(compiled: Path) -> None:
@@ -247,8 +269,8 @@ def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -
     """Give these agents weights that are not numbers."""
     build = grid_run.build_grid
 
-    def build_silent(*arguments: Any) -> Grid:
-        grid = build(*arguments)
+    def build_silent(*arguments: Any, **options: Any) -> Grid:
+        grid = build(*arguments, **options)
         for agent in agents:  # each a population of its own
             learner = grid.learners[agent]
             nan = learner._replace(parameters=learner.parameters.at[lane].set(jnp.nan))

@@ -39,8 +39,8 @@ def under_way(home: Path, number: int, cells: Sequence[Cell], rounds: int = 1) -
     grid = RunDirectory(home).grids() / str(number)
     checkpoint = grid / f"round-{rounds:09d}"
     checkpoint.mkdir(parents=True)
-    states: dict[str, Any] = {str(cell): {} for cell in cells} | {"checkpoint_seconds": 1.0}
-    (checkpoint / "cells.json").write_text(json.dumps(states))
+    states: dict[str, Any] = {"cells": {str(cell): {} for cell in cells}}
+    (checkpoint / "grid.json").write_text(json.dumps(states))
     return grid
 
 
@@ -87,6 +87,14 @@ def test_jobs_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     known = {"SC_PAGE_SIZE": 2, "SC_PHYS_PAGES": int(4.5 * BYTES_A_FEDERATION / MEMORY_SHARE) // 2}
     monkeypatch.setattr(os, "sysconf", known.__getitem__)
     assert [len(cells) for cells in dealt(plan(tmp_path, CELLS, jobs=2))] == [2, 2, 2]
+
+
+def test_a_core_has_no_more_lanes_than_it_is_quick_with(tmp_path: Path) -> None:
+    """A GPU is quickest with all of them."""
+    many = [Cell("fedhql", seed) for seed in range(20)]
+    assert [len(cells) for cells in dealt(plan(tmp_path, many, jobs=1))] == [7, 7, 6]
+    on_gpu = plan_grids(SETTINGS, RunDirectory(tmp_path), many, 1, D, on_cpu=False)
+    assert dealt(on_gpu) == [many]
 
 
 def test_lanes_of_a_grid_have_phases_of_one_length(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class Grid:
         learners are put aside there, and back when the others have arrived.
         """
         aside: dict[int, Learners] = {}
+        phase_began = self.env_steps
         for until in sorted({int(until) for until in until_L if until > self.env_steps}):
             for p, each in enumerate(self.cohort.members):
                 learner, self._experiences[p] = advance(
@@ -86,6 +87,7 @@ class Grid:
                     self._numbers[p],
                     self.env_steps,
                     until,
+                    new_phase=self.env_steps == phase_began,
                 )
                 self._put(p, learner)
                 learner.parameters.block_until_ready()
@@ -122,7 +124,7 @@ class Grid:
             self._numbers,
             self._arms,
             begin_episodes(self._server.lanes, jnp.asarray(seeds_FB.ravel())),
-            jnp.asarray(affordable_F, dtype=jnp.int32),
+            jnp.asarray(np.minimum(affordable_F, 2**31 - 1), dtype=jnp.int32),
         )
         return Outcome(*outcome)
 
@@ -138,7 +140,6 @@ class Grid:
         row = lane * len(each.agents) + slot
         learner = self.learners[p]
         return {
-            "time/total_timesteps": float(self.env_steps),
             "train/n_updates": float(learner.updates[row]),
             "train/loss": float(learner.loss[row]),
         }

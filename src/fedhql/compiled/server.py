@@ -144,9 +144,14 @@ class Server:
         targets_FB = jax.vmap(partial(_targets, discount=self.discount))(
             q_selected_FB, rewards_FB, next_q_FBA, terminated_FB, arms.learning_rate
         )
-        weights_FB = running_FB.astype(jnp.float32)
+        # A row of weight 0 must be finite to count for nothing.
         improved = self.cohort.improve(
-            learners, numbers, states_FBD, actions_FB, targets_FB, weights_FB
+            learners,
+            numbers,
+            jnp.where(running_FB[:, :, None], states_FBD, 0),
+            actions_FB,
+            jnp.where(running_FB, targets_FB, 0),
+            running_FB.astype(jnp.float32),
         )
         td_error_FB = jnp.abs(targets_FB - q_selected_FB) / arms.learning_rate[:, None]
         squares_FNB = jnp.square(targets_FB[:, None] - q_selected_FNB)

@@ -71,8 +71,11 @@ class EnvPoolLanes:
         asked_M = jnp.where(running_M, actions_M, NOT_RUNNING)
         return self._call(self._step, asked_M.astype(jnp.int32))
 
-    def step_and_restart(self, episodes: Array, actions_M: Array, draws_MR: Array) -> Step:
-        return self._call(self._step_and_restart, actions_M.astype(jnp.int32))
+    def step_and_restart(
+        self, episodes: Array, actions_M: Array, draws_MR: Array, active: Array | bool = True
+    ) -> Step:
+        asked_M = jnp.where(active, actions_M, NOT_RUNNING)
+        return self._call(self._step_and_restart, asked_M.astype(jnp.int32))
 
     def _call(self, on_host: Callable[[Any], Floats], actions_M: Array) -> Step:
         D = self.observation_size
@@ -97,7 +100,7 @@ class EnvPoolLanes:
 
     def _step_and_restart(self, actions_M: Any) -> Floats:
         actions = np.asarray(actions_M)
-        seen_MD, figures_M3 = self._advance(actions, np.arange(len(actions)))
+        seen_MD, figures_M3 = self._advance(actions, np.flatnonzero(actions != NOT_RUNNING))
         fresh_MD = self._begin_anew(np.flatnonzero(figures_M3[:, 2]))
         return np.concatenate([fresh_MD, seen_MD, figures_M3], axis=1)
 

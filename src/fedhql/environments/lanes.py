@@ -51,8 +51,13 @@ class Lanes(Protocol):
     def step(self, episodes: Episodes, actions_M: Array, running_M: Array) -> Step:
         """Step the running lanes; the others' figures mean nothing."""
 
-    def step_and_restart(self, episodes: Episodes, actions_M: Array, draws_MR: Array) -> Step:
-        """Step all lanes; those whose episode ended begin another."""
+    def step_and_restart(
+        self, episodes: Episodes, actions_M: Array, draws_MR: Array, active: Array | bool
+    ) -> Step:
+        """Step all lanes; those whose episode ended begin another. Unless `active`, the result
+
+        will not be used, and what lives outside of the program must stay as it is.
+        """
 
 
 class TwinEpisodes(NamedTuple):
@@ -96,7 +101,9 @@ class TwinLanes:
         ended = terminated | (elapsed >= self.twin.step_limit)
         return Step(after, self.observe(after), rewards, terminated, ended)
 
-    def step_and_restart(self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array) -> Step:
+    def step_and_restart(
+        self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array, active: Array | bool = True
+    ) -> Step:
         step = self.step(episodes, actions_M, jnp.ones_like(actions_M, dtype=bool))
         fresh = self._started(draws_MR)
         states = jnp.where(step.ended[:, None], fresh.states, step.episodes.states)

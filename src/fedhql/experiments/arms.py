@@ -12,8 +12,9 @@ NUMBERS = [name for name in FederationSettings.model_fields if name != "rule"]
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:
     """The name as its files have it, or an error that says what is allowed."""
-    settings_of_arm(settings, arm)
-    return ",".join(f"{key}={value}" for key, value in changes(arm).items()) or arm
+    federation = settings_of_arm(settings, arm).federation
+    keys = [key for key in NUMBERS if key in changes(arm)]
+    return ",".join(f"{key}={_text(getattr(federation, key))}" for key in keys) or arm
 
 
 def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSettings:
@@ -26,6 +27,8 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
             f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
             f"{FEDHQL}, or KEY=NUMBER[,KEY=NUMBER] with the keys {', '.join(NUMBERS)}"
         )
+    if len(changed) < arm.count(",") + 1:
+        raise SettingsError(f"--arm {arm}: every key once")
     given = settings.federation.model_dump(exclude_unset=True) | changed
     try:
         federation = FederationSettings.model_validate(given)
@@ -34,6 +37,11 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     if wrong := contradiction(federation):
         raise SettingsError(f"--arm {arm}: {wrong}")
     return settings.model_copy(update={"federation": federation})
+
+
+def _text(number: float) -> str:
+    """One name for one number: 3 and 3.0 are the same arm."""
+    return str(int(number)) if number == int(number) else repr(number)
 
 
 def federates(arm: str) -> bool:

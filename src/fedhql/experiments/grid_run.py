@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from fedhql.errors import NoUsableAnswers
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.books import CellBooks, Progress
 from fedhql.experiments.checkpoints import Checkpoints
+from fedhql.experiments.plan import read_states
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import RoundFigures
@@ -67,14 +67,15 @@ class _GridRun:
         self._settings, self._directory = settings, directory
         self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # those first
         self._federated = sum(federates(cell.arm) for cell in cells)
-        self._grid = build_grid(settings, self._cells, self._on_self_learned)
         self._checkpoints = Checkpoints(home, clock)
+        checkpoint = self._checkpoints.latest()
+        states = read_states(checkpoint) if checkpoint else {}
+        # A grid keeps the shape it began with, also where it goes on on another kind of device.
+        self._pad: bool = states.get("padded", jax.default_backend() != "cpu")
+        self._grid = build_grid(settings, self._cells, self._on_self_learned, pad=self._pad)
         self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
         self._learned_in_phase = 0.0
-        checkpoint = self._checkpoints.latest()
-        states: dict[str, Any] = {}
         if checkpoint is not None:
-            states = json.loads((checkpoint / "cells.json").read_text())
             self._checkpoints.seconds_spent = states["checkpoint_seconds"]
             self._grid.restore(checkpoint)
         self._open = ExitStack()
@@ -88,7 +89,7 @@ class _GridRun:
                         report=report,
                         clock=clock,
                         tensorboard=tensorboard,
-                        state=states.get(str(cell)),
+                        state=states["cells"][str(cell)] if states else None,
                     )
                 )
             )
@@ -107,8 +108,6 @@ class _GridRun:
             self._finish(sorted({*running} - {*self._running_lanes()}))
             if self._checkpoints.due():
                 self._checkpoint()
-        # Those whose checkpoint was written when they had just ended, and nothing after it.
-        self._finish(range(len(self._cells)))
         self._checkpoints.discard()
 
     def _running_lanes(self) -> list[int]:
@@ -137,8 +136,9 @@ class _GridRun:
         returns_LNE, lengths_LNE = self._grid.evaluate(seeds_LNE, limit)
         agents = range(len(self._settings.agents))
         for lane in running:
-            diagnostics = [self._grid.diagnostics(lane, n) for n in agents]
             books = self._books[lane]
+            steps = {"time/total_timesteps": float(books.budget.own_env_steps)}
+            diagnostics = [self._grid.diagnostics(lane, n) | steps for n in agents]
             for n in books.evaluated(returns_LNE[lane], lengths_LNE[lane], diagnostics):
                 self._best[lane, n] = self._grid.policy(lane, n)
 
@@ -204,9 +204,12 @@ class _GridRun:
         number = max(books.round for books in self._books)
         with self._checkpoints.write(number) as directory:
             self._grid.save(directory)
-            states = {str(books.cell): books.state() for books in self._books}
-            content = states | {"checkpoint_seconds": self._checkpoints.seconds_spent}
-            (directory / "cells.json").write_text(json.dumps(content))
+            content = {
+                "cells": {str(books.cell): books.state() for books in self._books},
+                "padded": self._pad,
+                "checkpoint_seconds": self._checkpoints.seconds_spent,
+            }
+            (directory / "grid.json").write_text(json.dumps(content))
 
     def _write_best(self, lane: int) -> None:
         for key in [key for key in self._best if key[0] == lane]:
@@ -231,6 +234,8 @@ def build_grid(
     settings: ExperimentSettings,
     cells: Sequence[Cell],
     on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
+    *,
+    pad: bool = False,
 ) -> Grid:
     """Lanes in the cells' order, of which those that federate must come first."""
     federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
@@ -254,8 +259,10 @@ def build_grid(
         ),
         rule=settings.federation.rule,
         discount=settings.environment.discount,
-        phase_env_steps=federations[0].self_learning_env_steps,
+        phase_env_steps=min(
+            federations[0].self_learning_env_steps, settings.budget.env_steps_per_agent
+        ),
         budget_env_steps=settings.budget.env_steps_per_agent,
-        pad=jax.default_backend() != "cpu",
+        pad=pad,
         on_self_learned=on_self_learned,
     )

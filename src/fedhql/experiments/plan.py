@@ -5,18 +5,26 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.checkpoints import latest_checkpoint
 from fedhql.experiments.engine import TWIN_IDS
 from fedhql.experiments.settings import ExperimentSettings
+from fedhql.results.files import locked
 from fedhql.results.run_directory import Cell, RunDirectory
 
 MEMORY_SHARE = 0.6  # of the machine's, for replay memories
 # On one core: more lanes than this leave its caches, and are slower; EnvPool's calls from inside a
 # program are dear, so that sharing one among more lanes pays (docs/performance.md).
-MOST_LANES_ON_A_CORE = {True: 8, False: 16}  # whether the environment is a twin
+MOST_LANES_ON_A_CORE = {True: 8, False: 32}  # whether the environment is a twin
 FLOATS_A_ROW_BESIDES_STATES = 3
+
+
+def read_states(checkpoint: Path) -> dict[str, Any]:
+    """What a grid's checkpoint says besides its arrays."""
+    content: dict[str, Any] = json.loads((checkpoint / "grid.json").read_text())
+    return content
 
 
 def plan_grids(
@@ -36,17 +44,16 @@ def plan_grids(
     under_way: set[Cell] = set()
     directory.grids().mkdir(exist_ok=True)
     for home in sorted(directory.grids().iterdir()):
-        checkpoint = latest_checkpoint(home)
-        if checkpoint is None:  # killed before it had done anything, or just finished
-            shutil.rmtree(home)
-            continue
-        states = json.loads((checkpoint / "cells.json").read_text())
-        cells = [Cell.parse(name) for name in states if name != "checkpoint_seconds"]
-        if any(cell in left for cell in cells):
-            grids.append((cells, home))
-            under_way |= set(cells)
-        else:
-            shutil.rmtree(home)
+        with locked(home, wait=True):  # a worker may outlive its killed parent by a moment
+            checkpoint = latest_checkpoint(home)
+            cells = []
+            if checkpoint is not None:
+                cells = [Cell.parse(name) for name in read_states(checkpoint)["cells"]]
+            if any(cell in left for cell in cells):
+                grids.append((cells, home))
+                under_way |= set(cells)
+            else:  # killed before it had done anything, or just finished
+                shutil.rmtree(home)
     new = [cell for cell in left if cell not in under_way]
     taken = {int(home.name) for _, home in grids}
     names = (number for number in range(len(taken) + len(new)) if number not in taken)

@@ -61,7 +61,6 @@ def run_experiment(
         for cell in set(cells) - set(left):  # killed when it had just finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
-        display.start(left, settings.budget.env_steps_per_agent)
         how = partial(_finish_cell, settings, directory, clock, tensorboard)
         tasks: list[Task] = [partial(how, cell) for cell in left]
         if chosen == "compiled":
@@ -71,6 +70,9 @@ def run_experiment(
             size = facts["observation_size"]
             grids = plan_grids(settings, directory, left, jobs, size, on_cpu=on_cpu)
             tasks = [partial(how, *grid) for grid in grids]
+            # A grid goes on with all its lanes, also with one that ended after its checkpoint.
+            left = list(dict.fromkeys([*left, *(cell for cells, _ in grids for cell in cells)]))
+        display.start(left, settings.budget.env_steps_per_agent)
         try:
             run_in_processes(tasks, jobs, partial(_dispatch, display))
         finally:

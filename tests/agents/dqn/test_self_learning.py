@@ -22,7 +22,7 @@ from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
 from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
 
 LANES = TwinLanes(CORRIDOR)
-SEEDS, PHASE, BUDGET, DISCOUNT = np.array([3, 9, 4, 1], dtype=np.uint32), 30, 60, 0.9
+SEEDS, PHASE, BUDGET, DISCOUNT = np.array([5, 6, 7, 8], dtype=np.uint32), 30, 60, 0.9
 COMMON = DqnConfig(hidden=(4,), learning_rate=0.01, batch_size=5, exploration_final_eps=0.3)
 # A memory that overflows, and in the middle of a chunk; targets at odd times; two gradient steps.
 OVERFLOWING = replace(
@@ -76,8 +76,8 @@ class Run:
 
     def to(self, until: int) -> "Run":
         begin = int(self.experience.env_steps)
-        self.learner, self.experience = advance(
-            self.dqn, self.learner, self.experience, self._numbers, begin, until
+        ((self.learner, self.experience),) = advance(
+            (self.dqn,), [(self.learner, self.experience)], [self._numbers], begin, until
         )
         return self
 

@@ -278,7 +278,7 @@ class Dqn:
         states_LD = self.lanes.observe(experience.episodes)
         q_LA = self.q_values(learner, numbers, states_LD[:, None])[:, 0]
         actions_L, visits = self._choose(experience, numbers, states_LD, q_LA, draws, env_step)
-        step = self.lanes.step_and_restart(experience.episodes, actions_L, draws[:, 2:])
+        step = self.lanes.step_and_restart(experience.episodes, actions_L, draws[:, 2:], active)
         columns = (actions_L, step.rewards, step.terminated)
         rows_LR = jnp.concatenate(
             [states_LD, step.observations, *(c.astype(jnp.float32)[:, None] for c in columns)],
@@ -330,13 +330,21 @@ class Dqn:
 
 
 def advance(
-    dqn: Dqn, learner: Learner, experience: Experience, numbers: Numbers, begin: int, until: int
+    dqn: Dqn,
+    learner: Learner,
+    experience: Experience,
+    numbers: Numbers,
+    begin: int,
+    until: int,
+    *,
+    new_phase: bool = True,
 ) -> Population:
     """Self-learning from env step `begin`, where the population stands, to `until`; compiled.
 
-    The memory of learner and experience is taken over: they must not be used again.
+    Where episodes cannot be kept, a new phase begins new ones. The memory of learner and experience
+    is taken over: they must not be used again.
     """
-    if not dqn.lanes.keeps_episodes:
+    if new_phase and not dqn.lanes.keeps_episodes:
         seeds_L = episode_seeds(experience.keys, begin)
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
     # A program of its own, which agents of all shapes share.
