@@ -11,6 +11,8 @@ import pytest
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.population import begin_episodes
+from fedhql.compiled import grid as grid_module
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import RULES, ArmNumbers, Outcome
 from fedhql.environments.lanes import TwinLanes
@@ -193,6 +195,24 @@ def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
         Messages(0, arm).assert_same(changed, 0)
         for lane in (1, 2):
             changed.assert_lane_is(lane, plain, lane)
+
+
+def test_rows_that_do_not_run_may_hold_anything(
+    plain: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked about them, so what is said of them is in no one's hands."""
+
+    def begin_badly(lanes: Any, seeds: Any) -> Any:
+        episodes = begin_episodes(lanes, seeds)
+        if len(seeds) < 12:
+            return episodes  # an agent's
+        # The third lane's arm has a batch of 2 of the 4 that there are.
+        return episodes._replace(states=episodes.states.at[10:].set(np.nan))
+
+    monkeypatch.setattr(grid_module, "begin_episodes", begin_badly)
+    poisoned = Compiled()
+    for lane in range(3):
+        poisoned.assert_lane_is(lane, plain, lane)
 
 
 @pytest.mark.parametrize("affordable", [(7, 9, 1), (4, 0, 2)])

@@ -11,11 +11,15 @@ def epsilon_greedy(q_A: Floats, epsilon: float, rng: np.random.Generator) -> int
     if rng.random() < epsilon:
         return int(rng.integers(len(q_A)))
     best = np.flatnonzero(q_A == q_A.max())
-    return int(best[0] if len(best) == 1 else rng.choice(best))  # a choice is slow
+    if len(best) > 1:
+        return int(rng.choice(best))
+    return int(q_A.argmax())  # also when nothing equals a maximum that is NaN
 
 
 def boltzmann(q_A: Floats, temperature: float, rng: np.random.Generator) -> int:
     """An action with probability proportional to exp(q / temperature)."""
+    if not np.isfinite(q_A).all():  # an agent that has diverged still has to act
+        return int(q_A.argmax())
     weights = np.exp((q_A - q_A.max()) / temperature)
     return int(rng.choice(len(q_A), p=weights / weights.sum()))
 

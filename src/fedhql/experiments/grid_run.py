@@ -128,7 +128,8 @@ class _GridRun:
         """Some agents have, in every lane; budgets are charged once all have."""
         self._learned_in_phase += agents * env_steps / len(self._settings.agents)
         for lane in self._running:
-            self._books[lane].tell(self._learned_in_phase)
+            books = self._books[lane]
+            books.tell(min(self._learned_in_phase, books.affordable_self_learning()))
 
     def _evaluate(self, running: Sequence[int]) -> None:
         seeds_LNE = np.stack([books.evaluation_seeds() for books in self._books])

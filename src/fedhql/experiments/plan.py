@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedhql.experiments.arms import federates, settings_of_arm
-from fedhql.experiments.checkpoints import latest_checkpoint
 from fedhql.experiments.engine import TWIN_IDS
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.results.files import locked
+from fedhql.results.files import locked, write_atomically
 from fedhql.results.run_directory import Cell, RunDirectory
 
 MEMORY_SHARE = 0.6  # of the machine's, for replay memories
@@ -36,7 +35,9 @@ def plan_grids(
     *,
     on_cpu: bool = True,
 ) -> list[tuple[list[Cell], Path]]:
-    """Grids under way as they are; the other cells in as many as run side by side.
+    """Grids planned before as they are; the other cells in as many as run side by side.
+
+    Which lanes share a program shows in the last bits of their results, so it is written down.
 
     -> cells and the directory of the grid's checkpoints.
     """
@@ -45,20 +46,21 @@ def plan_grids(
     directory.grids().mkdir(exist_ok=True)
     for home in sorted(directory.grids().iterdir()):
         with locked(home, wait=True):  # a worker may outlive its killed parent by a moment
-            checkpoint = latest_checkpoint(home)
-            cells = []
-            if checkpoint is not None:
-                cells = [Cell.parse(name) for name in read_states(checkpoint)["cells"]]
+            planned = home / "lanes.json"
+            names = json.loads(planned.read_text()) if planned.exists() else []
+            cells = [Cell.parse(name) for name in names]
             if any(cell in left for cell in cells):
                 grids.append((cells, home))
                 under_way |= set(cells)
-            else:  # killed before it had done anything, or just finished
+            else:  # killed when it had just been planned, or had just finished
                 shutil.rmtree(home)
     new = [cell for cell in left if cell not in under_way]
     taken = {int(home.name) for _, home in grids}
-    names = (number for number in range(len(taken) + len(new)) if number not in taken)
+    free = (number for number in range(len(taken) + len(new)) if number not in taken)
     for cells in _dealt(settings, observation_size, new, jobs, on_cpu):
-        grids.append((cells, directory.grids() / str(next(names))))
+        home = directory.grids() / str(next(free))
+        write_atomically(home / "lanes.json", json.dumps([str(cell) for cell in cells]))
+        grids.append((cells, home))
     return grids
 
 

@@ -76,8 +76,8 @@ class Run:
 
     def to(self, until: int) -> "Run":
         begin = int(self.experience.env_steps)
-        ((self.learner, self.experience),) = advance(
-            (self.dqn,), [(self.learner, self.experience)], [self._numbers], begin, until
+        self.learner, self.experience = advance(
+            self.dqn, self.learner, self.experience, self._numbers, begin, until
         )
         return self
 

@@ -26,6 +26,8 @@ from fedhql.agents.dqn.observations import Encoder
 from fedhql.agents.dqn.population import Dqn, Experience, advance, visit_projection
 from fedhql.environments.replayable import ReplayableEnvironment
 
+_ACTIONS = 100  # a stream apart from those that begin episodes, weights and projections
+
 
 class SelfLearning(Protocol):
     """An agent's experience, and what is needed to gain more of it."""
@@ -89,7 +91,7 @@ class HostSelfLearning:
         self._network, self._config, self._numbers = network, config, numbers
         self._env, self._encoder = env, encoder
         self._anneal_env_steps = float(numbers.anneal_env_steps)
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng([seed, _ACTIONS])
         self._replay = np.zeros((capacity, 2 * encoder.size + 3), dtype=np.float32)
         self._visits = np.zeros((2**VISIT_CODE_BITS, network.outputs), dtype=np.int64)
         self._projection = visit_projection(seed, encoder.size)
@@ -168,6 +170,7 @@ class HostSelfLearning:
         filled = min(self.env_steps, len(self._replay))
         np.save(directory / "replay.npy", self._replay[:filled])
         np.save(directory / "visits.npy", self._visits)
+        np.save(directory / "projection.npy", self._projection)
         position = {
             "env_steps": self.env_steps,
             "rng": self._rng.bit_generator.state,
@@ -180,6 +183,7 @@ class HostSelfLearning:
         replay = np.load(directory / "replay.npy")
         self._replay[: len(replay)] = replay
         self._visits = np.load(directory / "visits.npy")
+        self._projection = np.load(directory / "projection.npy")
         position = json.loads((directory / "position.json").read_text())
         self.env_steps = position["env_steps"]
         self._rng.bit_generator.state = position["rng"]

@@ -1,0 +1,76 @@
+"""What a compiled run tells whoever watches, without running anything."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.experiments import run
+from fedhql.experiments.books import Progress
+from fedhql.experiments.settings import read_settings
+from fedhql.results.run_directory import Cell, RunDirectory
+
+SETTINGS = read_settings("""
+[environment]
+id = "CartPole-v1"
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+""")
+FEDERATED, ALONE = Cell("fedhql", 0), Cell("independent", 0)
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+
+    def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
+        self.cells = list(cells)
+
+    def show(self, progress: Progress) -> None: ...
+
+
+def do_nothing(tasks: Sequence[Any], jobs: int, on_message: Callable[[Any], None]) -> None:
+    """Instead of processes; the first of a run is asked for facts."""
+    on_message({"backend": "cpu", "observation_size": 4})
+
+
+def begin(home: Path) -> list[Cell]:
+    """-> the cells that have a bar."""
+    display = Watching()
+    run.run_experiment(
+        SETTINGS,
+        RunDirectory(home),
+        arms=["independent", "fedhql"],
+        seeds=[0],
+        engine="auto",
+        resume=True,
+        jobs=1,
+        tensorboard=False,
+        command=[],
+        started=datetime.now(UTC),
+        clock=time.monotonic,
+        display=display,
+    )
+    return display.cells
+
+
+def test_every_cell_of_a_grid_that_goes_on_has_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that ended after the grid's last checkpoint, since it is run to its end again."""
+    monkeypatch.setattr(run, "run_in_processes", do_nothing)
+    monkeypatch.setattr(run, "_dispatch", lambda display, message: None)
+    assert set(begin(tmp_path)) == {FEDERATED, ALONE}
+    checkpoint = RunDirectory(tmp_path).grids() / "0" / "round-000000007"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "grid.json").write_text(
+        json.dumps({"cells": {str(FEDERATED): {}, str(ALONE): {}}})
+    )
+    RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)
+    RunDirectory(tmp_path).result(FEDERATED).write_text("{}")
+    assert set(begin(tmp_path)) == {FEDERATED, ALONE}
