@@ -1,6 +1,5 @@
 """What a compiled run tells whoever watches, without running anything."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -66,11 +65,6 @@ def test_every_cell_of_a_grid_that_goes_on_has_a_bar(
     monkeypatch.setattr(run, "run_in_processes", do_nothing)
     monkeypatch.setattr(run, "_dispatch", lambda display, message: None)
     assert set(begin(tmp_path)) == {FEDERATED, ALONE}
-    checkpoint = RunDirectory(tmp_path).grids() / "0" / "round-000000007"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "grid.json").write_text(
-        json.dumps({"cells": {str(FEDERATED): {}, str(ALONE): {}}})
-    )
     RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)
     RunDirectory(tmp_path).result(FEDERATED).write_text("{}")
     assert set(begin(tmp_path)) == {FEDERATED, ALONE}
