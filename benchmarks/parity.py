@@ -31,6 +31,8 @@ SHARED = (
     "train_freq",
     "gradient_steps",
     "target_update_interval",
+    "tau",
+    "max_grad_norm",
     "exploration_fraction",
     "exploration_final_eps",
 )

@@ -4,7 +4,7 @@
 
 Each repeat times every contender once, one after the other, so that the noise of a shared machine
 falls on all alike; the tables show medians over repeats, and ratios of medians. Every measured
-step trains: learning has started, replay memories have the presets' full size.
+step trains: learning has started. Replay memories are allocated at the presets' full size.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CORE = min(os.sched_getaffinity(0))
-WARM_UP, SB3_STEPS, HOST_STEPS = 1_000, {"cartpole": 1_000, "lunarlander": 600}, 2_000
+WARM_UP, SB3_STEPS, HOST_STEPS = 1_000, 1_500, 3_000
 ENVPOOL_LANES, ENVPOOL_PHASE = 30, 2_000  # the paper's six arms with five seeds
 SB3, UNCHECKED = "stable-baselines3", "SB3, unchecked"
 
@@ -81,8 +81,8 @@ def compare(task: str, repeats: int, lanes: int) -> dict[str, Any]:
         overrides.append(f"federation.self_learning_env_steps={ENVPOOL_PHASE}")
     settings = read_settings(preset_text(f"{task}-n5"), overrides)
     contenders: dict[str, list[tuple[Callable[[], Any], int]]] = {
-        SB3: plain_sb3(settings, SB3_STEPS[task]),
-        UNCHECKED: message_agents(settings, "sb3", SB3_STEPS[task]),
+        SB3: plain_sb3(settings, SB3_STEPS),
+        UNCHECKED: message_agents(settings, "sb3", SB3_STEPS),
         "one lane": message_agents(settings, "dqn", settings.federation.self_learning_env_steps),
         f"{lanes} lanes": grid_phases(settings, lanes),
     }
@@ -145,6 +145,7 @@ def plain_sb3(settings: Any, env_steps: int) -> list[tuple[Any, int]]:
                 "activation_fn": ACTIVATIONS[options["activation"]],
             },
             device="cpu",
+            seed=0,
             **{key: options[key] for key in same},
         )
         model.learn(WARM_UP)

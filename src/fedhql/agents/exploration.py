@@ -10,10 +10,10 @@ def epsilon_greedy(q_A: Floats, epsilon: float, rng: np.random.Generator) -> int
     """A uniform action with probability ε, else a greedy one (ties at random)."""
     if rng.random() < epsilon:
         return int(rng.integers(len(q_A)))
-    best = np.flatnonzero(q_A == q_A.max())
-    if len(best) > 1:
-        return int(rng.choice(best))
-    return int(q_A.argmax())  # also when nothing equals a maximum that is NaN
+    (best,) = (q_A == q_A.max()).nonzero()
+    if len(best) == 1:
+        return int(best[0])
+    return int(rng.choice(best) if len(best) else q_A.argmax())  # nothing equals a NaN
 
 
 def boltzmann(q_A: Floats, temperature: float, rng: np.random.Generator) -> int:

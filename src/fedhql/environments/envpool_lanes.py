@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 from numpy.typing import NDArray
 
 from fedhql.environments.lanes import Step
@@ -58,10 +58,11 @@ class EnvPoolLanes:
         # A pool cannot travel through a traced function, so the callbacks find it here.
         self._pool: Any = None
         self._seen_MD: Floats = np.empty((0, self.observation_size), dtype=np.float32)
+        self._everyone = np.arange(0)
 
     def begin(self, seeds_M: Array) -> Array:
-        like = np.empty((seeds_M.shape[0], self.observation_size), dtype=np.float32)
-        episodes: Array = io_callback(self._begin, like, seeds_M)
+        like = jax.ShapeDtypeStruct((seeds_M.shape[0], self.observation_size), jnp.float32)
+        episodes: Array = buffer_callback(self._begin, like, has_side_effect=True)(seeds_M)
         return episodes
 
     def observe(self, episodes: Array) -> Array:
@@ -77,53 +78,54 @@ class EnvPoolLanes:
         asked_M = jnp.where(active, actions_M, NOT_RUNNING)
         return self._call(self._step_and_restart, asked_M.astype(jnp.int32))
 
-    def _call(self, on_host: Callable[[Any], Floats], actions_M: Array) -> Step:
+    def _call(self, on_host: Callable[..., None], actions_M: Array) -> Step:
         D = self.observation_size
-        like = np.empty((actions_M.shape[0], 2 * D + 3), dtype=np.float32)
-        packed: Array = io_callback(on_host, like, actions_M)
+        like = jax.ShapeDtypeStruct((actions_M.shape[0], 2 * D + 3), jnp.float32)
+        packed: Array = buffer_callback(on_host, like, has_side_effect=True)(actions_M)
         rewards, terminated, ended = packed[:, 2 * D], packed[:, 2 * D + 1], packed[:, 2 * D + 2]
         return Step(packed[:, :D], packed[:, D : 2 * D], rewards, terminated > 0, ended > 0)
 
     # From here on the host: NumPy only, because JAX called from inside a callback can wait for
-    # the very program that waits for the callback.
+    # the very program that waits for the callback. Each fills the array it is given.
 
-    def _begin(self, seeds_M: Any) -> Floats:
+    def _begin(self, _: Any, seen: Any, seeds_M: Any) -> None:
         seeds = [int(seed) & 0x7FFFFFFF for seed in np.asarray(seeds_M)]  # EnvPool's are int32
         self._pool = self._make(self._env_id, num_envs=len(seeds), seed=seeds, num_threads=1)
         self._seen_MD = np.empty((len(seeds), self.observation_size), dtype=np.float32)
-        return self._begin_anew(np.arange(len(seeds)))
+        self._everyone = np.arange(len(seeds))
+        self._begin_anew(self._everyone)
+        np.asarray(seen)[:] = self._seen_MD
 
-    def _step(self, actions_M: Any) -> Floats:
-        actions = np.asarray(actions_M)
-        seen_MD, figures_M3 = self._advance(actions, np.flatnonzero(actions != NOT_RUNNING))
-        return np.concatenate([seen_MD, seen_MD, figures_M3], axis=1)
+    def _step(self, _: Any, packed: Any, actions_M: Any) -> None:
+        packed_MR = np.asarray(packed)
+        self._advance(np.asarray(actions_M), packed_MR)
+        packed_MR[:, : self.observation_size] = self._seen_MD
 
-    def _step_and_restart(self, actions_M: Any) -> Floats:
-        actions = np.asarray(actions_M)
-        seen_MD, figures_M3 = self._advance(actions, np.flatnonzero(actions != NOT_RUNNING))
-        fresh_MD = self._begin_anew(np.flatnonzero(figures_M3[:, 2]))
-        return np.concatenate([fresh_MD, seen_MD, figures_M3], axis=1)
+    def _step_and_restart(self, _: Any, packed: Any, actions_M: Any) -> None:
+        packed_MR = np.asarray(packed)
+        self._advance(np.asarray(actions_M), packed_MR)
+        if (ended_M := packed_MR[:, -1]).any():
+            self._begin_anew(np.flatnonzero(ended_M))
+        packed_MR[:, : self.observation_size] = self._seen_MD
 
-    def _advance(self, actions_M: Any, lanes: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """-> what is seen of all lanes, and of each its reward, terminated, ended."""
-        seen_MD, figures_M3 = self._seen_MD.copy(), np.zeros((len(actions_M), 3), dtype=np.float32)
+    def _advance(self, actions_M: Any, packed_MR: Floats) -> None:
+        """Fills in what is seen of all lanes then, and of each its reward, terminated, ended."""
+        D, lanes = self.observation_size, self._everyone
+        packed_MR[:, 2 * D :] = 0
+        if (actions_M == NOT_RUNNING).any():
+            lanes = np.flatnonzero(actions_M != NOT_RUNNING)
+            actions_M = actions_M[lanes]
         if len(lanes):
-            observations, rewards, terminated, truncated, info = self._pool.step(
-                actions_M[lanes], lanes
-            )
+            observations, rewards, terminated, truncated, info = self._pool.step(actions_M, lanes)
             rows = info["env_id"]  # EnvPool answers in an order of its own
-            seen_MD[rows] = observations
+            self._seen_MD[rows] = observations
+            packed_MR[rows, 2 * D] = rewards
             # A lander that crashes or comes to rest on the very last step allowed has both ended
             # and been cut off; EnvPool says the latter only, but its reward of ±100 gives it away.
-            really = terminated | (np.abs(rewards) == 100)
-            figures_M3[rows] = np.stack([rewards, really, terminated | truncated], axis=1)
-        self._seen_MD = seen_MD
-        return seen_MD, figures_M3
+            packed_MR[rows, 2 * D + 1] = terminated | (np.abs(rewards) == 100)
+            packed_MR[rows, 2 * D + 2] = terminated | truncated
+        packed_MR[:, D : 2 * D] = self._seen_MD
 
-    def _begin_anew(self, lanes: NDArray[np.intp]) -> Floats:
-        """-> what is seen of all lanes when these have begun another episode."""
-        if len(lanes):
-            observations, info = self._pool.reset(lanes)
-            self._seen_MD = self._seen_MD.copy()  # JAX may hold the one returned before
-            self._seen_MD[info["env_id"]] = observations
-        return self._seen_MD
+    def _begin_anew(self, lanes: NDArray[np.intp]) -> None:
+        observations, info = self._pool.reset(lanes)
+        self._seen_MD[info["env_id"]] = observations
