@@ -1,11 +1,10 @@
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from fedhql.experiments.plan import MEMORY_SHARE, plan_grids
+from fedhql.experiments.plan import MEMORY_SHARE, Device, plan_grids
 from fedhql.experiments.settings import read_settings
 from fedhql.results.run_directory import Cell, RunDirectory
 
@@ -22,16 +21,21 @@ buffer_size = 400
 buffer_size = 5000
 """)
 D = 4
+CORE = Device(is_cpu=True, memory_bytes=10**9, observation_size=D)
 BYTES_A_FEDERATION = 4 * (2 * D + 3) * (400 + 1000)  # more than the budget is never filled
 ARMS = ("independent", "fedhql", "exploration=3")
 CELLS = [Cell(arm, seed) for arm in ARMS for seed in (0, 1)]
 Grids = list[tuple[list[Cell], Path]]
 
 
-def plan(home: Path, left: Sequence[Cell], jobs: int) -> Grids:
+def plan(home: Path, left: Sequence[Cell], jobs: int, device: Device = CORE) -> Grids:
     directory = RunDirectory(home)
     home.mkdir(exist_ok=True)
-    return plan_grids(SETTINGS, directory, left, jobs, D)
+    return plan_grids(SETTINGS, directory, left, jobs, device)
+
+
+def with_memory_for(federations: float, *, is_cpu: bool = True) -> Device:
+    return Device(is_cpu, int(federations * BYTES_A_FEDERATION / MEMORY_SHARE), D)
 
 
 def under_way(home: Path, number: int, cells: Sequence[Cell], rounds: int = 1) -> Path:
@@ -73,28 +77,25 @@ def test_no_cells_no_grids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("federations", "sizes"), [(2.5, [2, 2, 2]), (0.5, [1] * 6)])
 def test_no_more_side_by_side_than_the_memory_holds(
-    federations: float, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    federations: float, sizes: list[int], tmp_path: Path
 ) -> None:
-    memory = int(federations * BYTES_A_FEDERATION / MEMORY_SHARE)
-    known = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": memory}
-    monkeypatch.setattr(os, "sysconf", known.__getitem__)
-    assert [len(cells) for cells in dealt(plan(tmp_path, CELLS, jobs=1))] == sizes
+    for is_cpu in (True, False):
+        device = with_memory_for(federations, is_cpu=is_cpu)
+        grids = plan(tmp_path / str(is_cpu), CELLS, 1, device)
+        assert [len(cells) for cells in dealt(grids)] == sizes
 
 
-def test_jobs_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"SC_PAGE_SIZE": 2, "SC_PHYS_PAGES": int(4.5 * BYTES_A_FEDERATION / MEMORY_SHARE) // 2}
-    monkeypatch.setattr(os, "sysconf", known.__getitem__)
-    assert [len(cells) for cells in dealt(plan(tmp_path, CELLS, jobs=2))] == [2, 2, 2]
+def test_jobs_share_the_memory(tmp_path: Path) -> None:
+    grids = plan(tmp_path, CELLS, 2, with_memory_for(4.5))
+    assert [len(cells) for cells in dealt(grids)] == [2, 2, 2]
 
 
 def test_a_core_has_no_more_lanes_than_it_is_quick_with(tmp_path: Path) -> None:
     """A GPU is quickest with all of them."""
     many = [Cell("fedhql", seed) for seed in range(20)]
     assert [len(cells) for cells in dealt(plan(tmp_path, many, jobs=1))] == [7, 7, 6]
-    elsewhere = RunDirectory(tmp_path / "gpu")
-    elsewhere.path.mkdir()
-    on_gpu = plan_grids(SETTINGS, elsewhere, many, 1, D, on_cpu=False)
-    assert dealt(on_gpu) == [many]
+    gpu = with_memory_for(100, is_cpu=False)
+    assert dealt(plan(tmp_path / "gpu", many, 1, gpu)) == [many]
 
 
 def test_lanes_of_a_grid_have_phases_of_one_length(tmp_path: Path) -> None:
@@ -126,11 +127,10 @@ def test_nothing_is_left_of_grids_that_never_began_or_have_ended(tmp_path: Path)
     assert not ended.exists()
 
 
-def test_what_had_not_begun_stays_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_had_not_begun_stays_together(tmp_path: Path) -> None:
     """Else a resumed run has other lanes side by side, and in its last bits other results."""
-    known = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": int(4.5 * BYTES_A_FEDERATION / MEMORY_SHARE)}
-    monkeypatch.setattr(os, "sysconf", known.__getitem__)
-    (finished, _), (running, home), (waiting, _) = plan(tmp_path, CELLS, jobs=2)
+    device = with_memory_for(4.5)
+    (finished, _), (running, home), (waiting, _) = plan(tmp_path, CELLS, 2, device)
     under_way(tmp_path, int(home.name), running)
     left = [cell for cell in CELLS if cell not in finished]
-    assert dealt(plan(tmp_path, left, jobs=2)) == [running, waiting]
+    assert dealt(plan(tmp_path, left, 2, device)) == [running, waiting]

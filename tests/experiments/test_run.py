@@ -35,7 +35,7 @@ class Watching:
 
 def do_nothing(tasks: Sequence[Any], jobs: int, on_message: Callable[[Any], None]) -> None:
     """Instead of processes; the first of a run is asked for facts."""
-    on_message({"backend": "cpu", "observation_size": 4})
+    on_message({"is_cpu": True, "memory_bytes": 10**9, "observation_size": 4})
 
 
 def begin(home: Path) -> list[Cell]:

@@ -4,8 +4,8 @@ EnvPool's own way into XLA (`env.xla()`) is not taken. It writes the pool's addr
 compiled program, which can then never be given another pool: a run that stops and goes on must
 begin the same new pools as one that does not stop, and would compile for each. And it has no
 reset, so an ended episode costs a step whose action goes nowhere. A callback finds whatever pool
-is current and resets what has ended. On one core with 30 lanes that makes 36,000 steps a second
-against XLA's 48,000 and Gymnasium's 16,000.
+is current and resets what has ended; one that works on XLA's own buffers costs 3 µs a call more
+than nothing, where the physics of 30 lanes takes 600.
 """
 
 import importlib.util
@@ -61,7 +61,7 @@ class EnvPoolLanes:
         self._everyone = np.arange(0)
 
     def begin(self, seeds_M: Array) -> Array:
-        like = jax.ShapeDtypeStruct((seeds_M.shape[0], self.observation_size), jnp.float32)
+        like = np.empty((seeds_M.shape[0], self.observation_size), dtype=np.float32)
         episodes: Array = buffer_callback(self._begin, like, has_side_effect=True)(seeds_M)
         return episodes
 
@@ -80,7 +80,7 @@ class EnvPoolLanes:
 
     def _call(self, on_host: Callable[..., None], actions_M: Array) -> Step:
         D = self.observation_size
-        like = jax.ShapeDtypeStruct((actions_M.shape[0], 2 * D + 3), jnp.float32)
+        like = np.empty((actions_M.shape[0], 2 * D + 3), dtype=np.float32)
         packed: Array = buffer_callback(on_host, like, has_side_effect=True)(actions_M)
         rewards, terminated, ended = packed[:, 2 * D], packed[:, 2 * D + 1], packed[:, 2 * D + 2]
         return Step(packed[:, :D], packed[:, D : 2 * D], rewards, terminated > 0, ended > 0)

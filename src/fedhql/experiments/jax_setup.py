@@ -1,7 +1,8 @@
-"""How a worker process uses JAX: compiled programs are kept between runs."""
+"""How a worker process uses JAX, and on what."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 
 def prepare_jax() -> None:
@@ -16,3 +17,13 @@ def prepare_jax() -> None:
     }
     for name, value in settings.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]  # jax leaves it untyped
+
+
+def device_facts() -> dict[str, Any]:
+    """Whether programs run on the CPU, and the memory there is for them."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return {"is_cpu": True, "memory_bytes": memory}
+    return {"is_cpu": False, "memory_bytes": jax.devices()[0].memory_stats()["bytes_limit"]}

@@ -1,9 +1,9 @@
 """Which cells run together as lanes of one compiled grid."""
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,20 @@ from fedhql.experiments.settings import ExperimentSettings
 from fedhql.results.files import locked, write_atomically
 from fedhql.results.run_directory import Cell, RunDirectory
 
-MEMORY_SHARE = 0.6  # of the machine's, for replay memories
-# On one core: more lanes than this leave its caches, and are slower; EnvPool's calls from inside a
-# program are dear, so that sharing one among more lanes pays (docs/performance.md).
+MEMORY_SHARE = 0.6  # of the device's, for replay memories
+# On one core: more lanes than this leave its caches, and are slower; EnvPool's physics weighs more
+# than that, and its threads change places once for all lanes (docs/performance.md).
 MOST_LANES_ON_A_CORE = {True: 8, False: 32}  # whether the environment is a twin
 FLOATS_A_ROW_BESIDES_STATES = 3
+
+
+@dataclass(frozen=True)
+class Device:
+    """What grids are planned for."""
+
+    is_cpu: bool
+    memory_bytes: int
+    observation_size: int  # of the environment, in numbers
 
 
 def read_states(checkpoint: Path) -> dict[str, Any]:
@@ -31,9 +40,7 @@ def plan_grids(
     directory: RunDirectory,
     left: Sequence[Cell],
     jobs: int,
-    observation_size: int,
-    *,
-    on_cpu: bool = True,
+    device: Device,
 ) -> list[tuple[list[Cell], Path]]:
     """Grids planned before as they are; the other cells in as many as run side by side.
 
@@ -57,7 +64,7 @@ def plan_grids(
     new = [cell for cell in left if cell not in under_way]
     taken = {int(home.name) for _, home in grids}
     free = (number for number in range(len(taken) + len(new)) if number not in taken)
-    for cells in _dealt(settings, observation_size, new, jobs, on_cpu):
+    for cells in _dealt(settings, new, jobs, device):
         home = directory.grids() / str(next(free))
         write_atomically(home / "lanes.json", json.dumps([str(cell) for cell in cells]))
         grids.append((cells, home))
@@ -65,11 +72,7 @@ def plan_grids(
 
 
 def _dealt(
-    settings: ExperimentSettings,
-    observation_size: int,
-    cells: Sequence[Cell],
-    jobs: int,
-    on_cpu: bool,
+    settings: ExperimentSettings, cells: Sequence[Cell], jobs: int, device: Device
 ) -> list[list[Cell]]:
     """Lanes move at one pace, so they share the length of a phase; work is dealt out evenly."""
     by_phase: dict[int, list[Cell]] = {}
@@ -78,18 +81,17 @@ def _dealt(
         by_phase.setdefault(federation.self_learning_env_steps, []).append(cell)
     dealt = []
     for group in by_phase.values():
-        most = max(1, _lanes_in_memory(settings, observation_size) // jobs)
-        if on_cpu:
+        most = max(1, _lanes_in_memory(settings, device) // jobs)
+        if device.is_cpu:
             most = min(most, MOST_LANES_ON_A_CORE[settings.environment.id in TWIN_IDS])
         hands = max(min(jobs, len(group)), -(-len(group) // most))
         dealt += [group[hand::hands] for hand in range(hands)]
     return dealt
 
 
-def _lanes_in_memory(settings: ExperimentSettings, observation_size: int) -> int:
+def _lanes_in_memory(settings: ExperimentSettings, device: Device) -> int:
     """How many federations' replay memories fit; their size is known before any is made."""
-    row = 2 * observation_size + FLOATS_A_ROW_BESIDES_STATES
+    row = 2 * device.observation_size + FLOATS_A_ROW_BESIDES_STATES
     budget = settings.budget.env_steps_per_agent
     rows = sum(min(agent.options["buffer_size"], budget) for agent in settings.agents)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(MEMORY_SHARE * memory // (4 * row * rows))
+    return int(MEMORY_SHARE * device.memory_bytes // (4 * row * rows))

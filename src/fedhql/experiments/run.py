@@ -12,7 +12,7 @@ from fedhql.errors import RunDirectoryError
 from fedhql.experiments.books import Progress
 from fedhql.experiments.engine import Engine, choose_engine
 from fedhql.experiments.jax_setup import prepare_jax
-from fedhql.experiments.plan import plan_grids
+from fedhql.experiments.plan import Device, plan_grids
 from fedhql.experiments.processes import Task, run_in_processes
 from fedhql.experiments.settings import ExperimentSettings, differing_keys, read_settings
 from fedhql.results.arms import order
@@ -65,10 +65,9 @@ def run_experiment(
         tasks: list[Task] = [partial(how, cell) for cell in left]
         if chosen == "compiled":
             how = partial(_finish_grid, settings, directory, clock, tensorboard)
-            on_cpu = facts["backend"] == "cpu"
-            jobs = jobs if on_cpu else 1  # a GPU is filled by one program
-            size = facts["observation_size"]
-            grids = plan_grids(settings, directory, left, jobs, size, on_cpu=on_cpu)
+            device = Device(**facts)
+            jobs = jobs if device.is_cpu else 1  # a GPU is filled by one program
+            grids = plan_grids(settings, directory, left, jobs, device)
             tasks = [partial(how, *grid) for grid in grids]
             # A grid goes on with all its lanes, also with one that ended after its checkpoint.
             left = list(dict.fromkeys([*left, *(cell for cells, _ in grids for cell in cells)]))
@@ -136,15 +135,14 @@ def _facts(settings: ExperimentSettings, engine: Engine) -> dict[str, Any]:
 
 def _try_out(settings: ExperimentSettings, engine: Engine, send: Callable[[Any], None]) -> None:
     """In a process of its own, as all that loads an environment or a framework."""
-    import jax
-
     from fedhql.experiments.build import observation_size, try_out
+    from fedhql.experiments.jax_setup import device_facts
 
     if engine == "messages":
         try_out(settings)
         send({})
     else:
-        send({"backend": jax.default_backend(), "observation_size": observation_size(settings)})
+        send(device_facts() | {"observation_size": observation_size(settings)})
 
 
 def _finish_cell(
