@@ -49,7 +49,7 @@ class Grid:
             phase_env_steps=phase_env_steps,
             budget_env_steps=budget_env_steps,
         )
-        L = len(agent_seeds_LN)
+        self._shape = L, _ = agent_seeds_LN.shape
         self._numbers = cohort_numbers(
             self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
         )
@@ -135,14 +135,13 @@ class Grid:
         network = each.networks[slot]
         return network, extract(row, network, each.dqn.network)
 
-    def diagnostics(self, lane: int, agent: int) -> dict[str, float]:
-        p, each, slot = self._place(agent)
-        row = lane * len(each.agents) + slot
-        learner = self.learners[p]
-        return {
-            "train/n_updates": float(learner.updates[row]),
-            "train/loss": float(learner.loss[row]),
-        }
+    def diagnostics(self) -> dict[str, NDArray[np.float64]]:
+        """Of every agent in every lane, (L, N) each, under stable-baselines3's tags."""
+        updates, losses = np.zeros((2, *self._shape))
+        for each, learner in zip(self.cohort.members, self.learners, strict=True):
+            updates[:, each.agents] = np.asarray(learner.updates).reshape(len(updates), -1)
+            losses[:, each.agents] = np.asarray(learner.loss).reshape(len(losses), -1)
+        return {"train/n_updates": updates, "train/loss": losses}
 
     def save(self, directory: Path) -> None:
         for p, experience in enumerate(self._experiences):

@@ -135,11 +135,14 @@ class _GridRun:
         seeds_LNE = np.stack([books.evaluation_seeds() for books in self._books])
         limit = self._settings.evaluation.episode_step_limit
         returns_LNE, lengths_LNE = self._grid.evaluate(seeds_LNE, limit)
-        agents = range(len(self._settings.agents))
+        figures_LN = self._grid.diagnostics()
         for lane in running:
             books = self._books[lane]
             steps = {"time/total_timesteps": float(books.budget.own_env_steps)}
-            diagnostics = [self._grid.diagnostics(lane, n) | steps for n in agents]
+            diagnostics = [
+                {tag: float(of_LN[lane, n]) for tag, of_LN in figures_LN.items()} | steps
+                for n in range(len(self._settings.agents))
+            ]
             for n in books.evaluated(returns_LNE[lane], lengths_LNE[lane], diagnostics):
                 self._best[lane, n] = self._grid.policy(lane, n)
 
