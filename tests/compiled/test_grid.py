@@ -48,6 +48,7 @@ def grid(
     *,
     seeds_LN: Any = SEEDS_LN,
     pad: bool = True,
+    backwards: bool = False,
 ) -> Grid:
     return Grid(
         configs,
@@ -59,6 +60,7 @@ def grid(
         phase_env_steps=30,
         budget_env_steps=100,
         pad=pad,
+        backwards=backwards,
     )
 
 
@@ -136,6 +138,11 @@ def test_padded_agents_are_the_same_as_each_by_itself(configs: Sequence[DqnConfi
         jax.tree.map(close, my_outcome, outcome)
         np.testing.assert_allclose(my_returns, returns, atol=1e-5)
         np.testing.assert_array_equal(my_lengths, lengths)
+
+
+def test_populations_may_be_visited_in_either_order() -> None:
+    forwards, backwards = (grid(pad=False, backwards=choice) for choice in (False, True))
+    jax.tree.map(np.testing.assert_array_equal, one_round(forwards, 0), one_round(backwards, 0))
 
 
 def test_saved_and_restored_goes_on_bit_for_bit(undisturbed: Any, tmp_path: Path) -> None:

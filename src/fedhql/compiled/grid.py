@@ -40,6 +40,7 @@ class Grid:
         phase_env_steps: int,
         budget_env_steps: int,
         pad: bool,
+        backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     ) -> None:
         self.cohort = form_cohort(
@@ -54,6 +55,9 @@ class Grid:
             self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
         )
         self._arms = arms
+        # Of two processes with the same programs one goes backwards: from the middle on, each finds
+        # in JAX's cache what the other has compiled.
+        self._order = range(len(self.cohort.members))[:: -1 if backwards else 1]
         self._server = Server(
             self.cohort,
             make_lanes(),
@@ -79,7 +83,8 @@ class Grid:
         aside: dict[int, Learners] = {}
         phase_began = self.env_steps
         for until in sorted({int(until) for until in until_L if until > self.env_steps}):
-            for p, each in enumerate(self.cohort.members):
+            for p in self._order:
+                each = self.cohort.members[p]
                 learner, self._experiences[p] = advance(
                     each.dqn,
                     self.learners[p],
@@ -107,11 +112,12 @@ class Grid:
         """Greedy episodes of every agent in every lane -> returns (L, N, E), lengths (L, N, E)."""
         returns, lengths = np.zeros(seeds_LNE.shape), np.zeros(seeds_LNE.shape, dtype=np.int64)
         L, _, E = seeds_LNE.shape
-        for each, learner, numbers in zip(
-            self.cohort.members, self.learners, self._numbers, strict=True
-        ):
+        for p in self._order:
+            each = self.cohort.members[p]
             episodes = begin_episodes(each.dqn.lanes, jnp.asarray(each.rows(seeds_LNE).ravel()))
-            played, steps = _greedy_returns(each.dqn, learner, numbers, episodes, step_limit)
+            played, steps = _greedy_returns(
+                each.dqn, self.learners[p], self._numbers[p], episodes, step_limit
+            )
             returns[:, each.agents] = np.asarray(played).reshape(L, -1, E)
             lengths[:, each.agents] = np.asarray(steps).reshape(L, -1, E)
         return returns, lengths

@@ -72,7 +72,13 @@ class _GridRun:
         states = read_states(checkpoint) if checkpoint else {}
         # A grid keeps the shape it began with, also where it goes on on another kind of device.
         self._pad: bool = states.get("padded", jax.default_backend() != "cpu")
-        self._grid = build_grid(settings, self._cells, self._on_self_learned, pad=self._pad)
+        self._grid = build_grid(
+            settings,
+            self._cells,
+            self._on_self_learned,
+            pad=self._pad,
+            backwards=int(home.name) % 2 == 1,
+        )
         self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
         self._learned_in_phase = 0.0
         if checkpoint is not None:
@@ -240,6 +246,7 @@ def build_grid(
     on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     *,
     pad: bool = False,
+    backwards: bool = False,
 ) -> Grid:
     """Lanes in the cells' order, of which those that federate must come first."""
     federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
@@ -268,5 +275,6 @@ def build_grid(
         ),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
+        backwards=backwards,
         on_self_learned=on_self_learned,
     )

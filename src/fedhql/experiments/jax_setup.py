@@ -6,7 +6,7 @@ from typing import Any
 
 
 def prepare_jax() -> None:
-    """Keep compiled programs in the user's cache directory ($XDG_CACHE_HOME or ~/.cache)."""
+    """Compiled programs kept in the user's cache directory ($XDG_CACHE_HOME or ~/.cache); float32."""
     import jax
 
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -14,6 +14,8 @@ def prepare_jax() -> None:
         "jax_compilation_cache_dir": str(Path(home) / "fedhql" / "jax"),
         "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
+        # A GPU would round the factors of a product to ten bits: values of 500 to halves.
+        "jax_default_matmul_precision": "highest",
     }
     for name, value in settings.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]  # jax leaves it untyped
