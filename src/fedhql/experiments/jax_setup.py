@@ -6,7 +6,7 @@ from typing import Any
 
 
 def prepare_jax() -> None:
-    """Compiled programs kept in the user's cache directory ($XDG_CACHE_HOME or ~/.cache); float32."""
+    """float32, and compiled programs kept in the cache directory ($XDG_CACHE_HOME or ~/.cache)."""
     import jax
 
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
