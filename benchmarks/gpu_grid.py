@@ -84,7 +84,7 @@ def main() -> None:
     preset = tomllib.loads(PRESET.read_text())
     os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)  # read when JAX first meets the device
     # float32, as `fedhql run` has it: a GPU's own choice would be ten bits of each factor.
-    jax.config.update("jax_default_matmul_precision", "highest")
+    jax.config.update("jax_default_matmul_precision", "highest")  # type: ignore[no-untyped-call]  # jax leaves it untyped
     grid = build(preset, options.seeds, options.replay, pad=not options.unpadded)
     K = preset["federation"]["self_learning_env_steps"]
     B = preset["federation"]["query_batch"]
