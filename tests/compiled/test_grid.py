@@ -108,7 +108,7 @@ def test_every_agent_plays_by_its_own_network(undisturbed: Any) -> None:
     for lane in range(3):
         agents = [_Policy(net, vector) for net, vector in zip(networks, vectors[lane], strict=True)]
         batch, seeds_NE = TwinBatch(CORRIDOR, 4), SEEDS_LNE[lane, :2]
-        returns_NE, lengths_NE = evaluate(InProcessCohort(agents, 2), batch, seeds_NE)
+        returns_NE, lengths_NE = evaluate(InProcessCohort(agents, 2).query_each, batch, seeds_NE)
         np.testing.assert_allclose(returns_LNE[lane], returns_NE, atol=1e-5)
         np.testing.assert_array_equal(lengths_LNE[lane], lengths_NE)
     assert len(set(lengths_LNE.ravel())) > 1

@@ -39,7 +39,7 @@ def test_side_by_side_equals_one_by_one() -> None:
     agents = [Balancer(-1), Balancer(1), Balancer(-1)]
     seeds_NE = np.arange(12, dtype=np.uint32).reshape(3, 4)
     returns_NE, lengths_NE = evaluate(
-        InProcessCohort(agents, 2), EnvironmentBatch("CartPole-v1", 12), seeds_NE, 10_000
+        InProcessCohort(agents, 2).query_each, EnvironmentBatch("CartPole-v1", 12), seeds_NE, 10_000
     )
     for n, agent in enumerate(agents):
         expected = [alone(agent, seed) for seed in seeds_NE[n]]
@@ -50,7 +50,7 @@ def test_side_by_side_equals_one_by_one() -> None:
 
 def test_an_agent_that_answers_nan_still_plays() -> None:
     returns_NE, _ = evaluate(
-        InProcessCohort([Balancer(np.nan)], 2),
+        InProcessCohort([Balancer(np.nan)], 2).query_each,
         EnvironmentBatch("CartPole-v1", 2),
         np.zeros((1, 2), dtype=np.uint32),
         10_000,
@@ -61,7 +61,7 @@ def test_an_agent_that_answers_nan_still_plays() -> None:
 @pytest.mark.parametrize("limit", [1, 37])
 def test_episodes_without_an_end_are_cut(limit: int) -> None:
     returns_NE, lengths_NE = evaluate(
-        InProcessCohort([Balancer(1)], 2),
+        InProcessCohort([Balancer(1)], 2).query_each,
         EnvironmentBatch("CartPole-v1", 2),
         np.zeros((1, 2), dtype=np.uint32),
         limit,

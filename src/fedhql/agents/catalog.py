@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gymnasium import Space
 from pydantic import BaseModel
 
 from fedhql.agents.settings import DqnSettings, Sb3DqnSettings, TabularSettings
-from fedhql.contract import BlackBoxAgent
+from fedhql.contract import BlackBoxAgent, States, Values
 from fedhql.environments.make import Environment
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 
@@ -85,6 +86,22 @@ def build_agent(
         ) from error
     agent: BlackBoxAgent = users_class(seed=seed, **options)
     return agent
+
+
+def load_policy(kind: str, directory: Path, space: Space[Any]) -> Callable[[States], Values] | None:
+    """q_values of an agent of ours from what it exported; None for a kind that exports nothing."""
+    match kind:
+        case "dqn":
+            from fedhql.agents.dqn.agent import load_policy as load_dqn
+            from fedhql.agents.dqn.observations import Encoder
+
+            of_encoded, encoder = load_dqn(directory), Encoder(space)
+            return lambda states: of_encoded(encoder.batch(states))
+        case "sb3-dqn":
+            from fedhql.agents.sb3 import load_policy as load_sb3
+
+            return load_sb3(directory)
+    return None
 
 
 def import_class(path: str) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """stable-baselines3's DQN, the paper's backbone, as a black box."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,15 @@ class Sb3DqnAgent:
         tensor, _ = self._model.policy.obs_to_tensor(states)
         assert isinstance(tensor, torch.Tensor)  # make_environment flattens structured spaces
         return tensor
+
+
+def load_policy(directory: Path) -> Callable[[States], Values]:
+    """q_values of an exported agent: (B, *obs) -> (B, A)."""
+    model = DQN.load(directory / "model.zip", device="cpu")
+
+    def q_values(states: States) -> Values:
+        with torch.no_grad():
+            values: Values = model.q_net(model.policy.obs_to_tensor(states)[0]).numpy()
+        return values
+
+    return q_values

@@ -1,5 +1,6 @@
 """What a person sees of a run: bars while it works, a table at the end."""
 
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -17,14 +18,21 @@ from rich.progress import (
 from rich.table import Table
 
 from fedhql.experiments.books import Progress as CellProgress
+from fedhql.results.curves import Run
 from fedhql.results.run_directory import Cell
-from fedhql.results.summary import AgentSummary, Summary, mean_over_agents
+from fedhql.results.summary import AgentSummary, mean_over_agents, summarise
+
+MOST_BARS = 12  # more would not fit a terminal
 
 
 class LiveDisplay:
-    """A bar for every cell with the time left; nothing at all when no one is at a terminal."""
+    """Bars with the time left; nothing at all when no one is at a terminal.
 
-    def __init__(self, console: Console) -> None:
+    A bar for every cell, or for every arm where cells are many; above them one for several runs
+    that follow each other, if told how much they have before them.
+    """
+
+    def __init__(self, console: Console, *, overall: int | None = None) -> None:
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -39,23 +47,40 @@ class LiveDisplay:
             speed_estimate_period=180,
         )
         self._tasks: dict[Cell, TaskID] = {}
+        self._consumed: dict[Cell, float] = {}
         self._begun: set[TaskID] = set()
+        self._overall = (
+            None if overall is None else self._bars.add_task("in all", total=overall, note="")
+        )
 
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
-        for cell in cells:
-            self._tasks[cell] = self._bars.add_task(
-                str(cell), total=budget_env_steps, start=False, note=""
-            )
+        for task in set(self._tasks.values()):  # of a run before this one
+            self._bars.remove_task(task)
+        names = {c: str(c) if len(cells) <= MOST_BARS else c.arm for c in cells}
+        counts = Counter(names.values())
+        tasks = {
+            name: self._bars.add_task(name, total=count * budget_env_steps, start=False, note="")
+            for name, count in counts.items()
+        }
+        self._tasks = {cell: tasks[name] for cell, name in names.items()}
+        self._consumed = {}
+        self._begun = set()
 
     def show(self, progress: CellProgress) -> None:
-        task = self._tasks[progress.cell]
+        cell = progress.cell
+        task = self._tasks[cell]
         mean_return = progress.mean_return
         note = "" if mean_return is None else f"latest return {mean_return:.4g}"
+        before = self._consumed.get(cell)
+        self._consumed[cell] = progress.consumed_env_steps
+        together = sum(steps for c, steps in self._consumed.items() if self._tasks[c] == task)
         if task not in self._begun:  # what a resumed cell has behind it says nothing of its speed
             self._begun.add(task)
-            self._bars.reset(task, completed=int(progress.consumed_env_steps), note=note)
+            self._bars.reset(task, completed=int(together), note=note)
         else:
-            self._bars.update(task, completed=progress.consumed_env_steps, note=note)
+            self._bars.update(task, completed=together, note=note)
+        if self._overall is not None:
+            self._bars.advance(self._overall, progress.consumed_env_steps - (before or 0))
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -70,8 +95,9 @@ class LiveDisplay:
         self._bars.stop()
 
 
-def results_table(summary: Summary, seeds: int) -> Table:
+def results_table(run: Run) -> Table:
     """Agents down, arms across: the paper's metric, and beside it what it hides."""
+    summary, seeds = summarise(run), len({s for curves in run.arms.values() for s in curves})
     title = f"mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
     table = Table(title=title)
     table.add_column("agent")

@@ -1,19 +1,20 @@
-"""`fedhql`: run experiments, list and show presets."""
+"""`fedhql`: run experiments and suites, report and compare them, list and show presets."""
 
-import logging
-import os
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 
 from fedhql import __version__
+from fedhql.cli import studies
+from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
 from fedhql.cli.display import LiveDisplay, results_table
-from fedhql.errors import FedHQLError, SettingsError
+from fedhql.errors import FedHQLError
 from fedhql.experiments.arms import require_arm
 from fedhql.experiments.presets import preset_description, preset_names, preset_text
 from fedhql.experiments.processes import WorkerFailed
@@ -25,10 +26,9 @@ from fedhql.experiments.settings import (
     with_backbone,
 )
 from fedhql.results.arms import FEDHQL, INDEPENDENT
+from fedhql.results.curves import load_run
 from fedhql.results.figures import draw_figures
-from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import RunDirectory
-from fedhql.results.summary import summarise
 from fedhql.results.tensorboard import require_tensorboard
 
 app = typer.Typer(
@@ -48,14 +48,9 @@ def main() -> None:
     try:
         app()
     except FedHQLError as error:
-        _fail(" ".join(str(error).split()), 2)  # one line, whatever a library put into it
+        fail(" ".join(str(error).split()), 2)  # one line, whatever a library put into it
     except WorkerFailed as error:
-        _fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain, whatever the terminal
-    sys.exit(code)
+        fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
 
 
 @app.callback(invoke_without_command=True)
@@ -163,15 +158,15 @@ def run(
     try:
         with LiveDisplay(console) as display:
             # Inside, so that warnings go above the bars and not through them.
-            logging.getLogger("fedhql").addHandler(_warnings_to_stderr())
+            warnings_to_stderr()
             run_experiment(
                 chosen,
                 directory,
                 arms=[require_arm(chosen, name) for name in arm or default_arms],
-                seeds=_seeds(seeds) if seeds else ([] if going_on else [0]),
+                seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
                 engine=engine,
                 resume=resume,
-                jobs=jobs or _cores(),
+                jobs=jobs or cores(),
                 tensorboard=tensorboard,
                 command=sys.argv,
                 started=datetime.now(UTC),
@@ -179,11 +174,16 @@ def run(
                 display=display,
             )
     except KeyboardInterrupt:  # here, because typer would only say "Aborted"
-        _fail("interrupted; go on with --resume", 130)
-    rows = read_rows(directory.evaluations, EvaluationRow)
-    console.print(results_table(summarise(rows), seeds=len({row.seed for row in rows})))
-    draw_figures(directory, f"{chosen.environment.id}, {len(chosen.agents)} agents")
+        fail("interrupted; go on with --resume", INTERRUPTED)
+    finished = load_run(directory.path)
+    console.print(results_table(finished))
+    draw_figures([finished], directory.figures, np.random.default_rng(0))
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
+
+
+app.command()(studies.suite)
+app.command()(studies.report)
+app.command()(studies.compare)
 
 
 @app.command()
@@ -203,23 +203,3 @@ def _read(experiment: str, overrides: list[str]) -> ExperimentSettings:
     if experiment.endswith(".toml"):
         return read_settings_file(Path(experiment), overrides)
     return read_settings(preset_text(experiment), overrides)
-
-
-def _seeds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise SettingsError(f"--seeds {text}: allowed: whole numbers >= 0 with commas, as in 0,1,2")
-    return [int(part) for part in parts]
-
-
-def _cores() -> int:
-    """Those this process may use, where the system tells (macOS does not)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _warnings_to_stderr() -> logging.Handler:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("fedhql: warning: %(message)s"))
-    return handler

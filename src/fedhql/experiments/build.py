@@ -20,25 +20,26 @@ from fedhql.federation import Cohort, FederationServer, InProcessCohort, ServerE
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
     """Every agent with an environment and a seed of its own, the same in every arm."""
-    agents = []
-    for n, agent in enumerate(settings.agents):
-        try:
-            built = build_agent(
-                agent.kind,
-                agent.options,
-                partial(make_environment, settings.environment.id, settings.environment.options),
-                twin=_twin(settings),
-                discount=settings.environment.discount,
-                budget_env_steps=settings.budget.env_steps_per_agent,
-                seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
-            )
-        except AgentRefused as error:
-            raise AgentRefused(f"{settings.agent_names[n]}: {error}") from error
-        except Exception as error:
-            error.add_note(f"raised while {settings.agent_names[n]} ({agent.kind}) was built")
-            raise
-        agents.append(built)
-    return agents
+    return [build_one_agent(settings, seed, n) for n in range(len(settings.agents))]
+
+
+def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent:
+    agent = settings.agents[n]
+    try:
+        return build_agent(
+            agent.kind,
+            agent.options,
+            partial(make_environment, settings.environment.id, settings.environment.options),
+            twin=_twin(settings),
+            discount=settings.environment.discount,
+            budget_env_steps=settings.budget.env_steps_per_agent,
+            seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
+        )
+    except AgentRefused as error:
+        raise AgentRefused(f"{settings.agent_names[n]}: {error}") from error
+    except Exception as error:
+        error.add_note(f"raised while {settings.agent_names[n]} ({agent.kind}) was built")
+        raise
 
 
 def build_cohort(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedhql.contract import Checkpointable, Diagnosable, Exportable
 from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
 from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
 from fedhql.experiments.checkpoints import Checkpoints
@@ -92,6 +93,7 @@ class _CellRun:
             if self._checkpoints.due():
                 self._checkpoint()
         self._keep("last", range(len(self._agents)))
+        evaluate_best(self._settings, self._cell, self._directory)
         books.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
         self._checkpoints.discard()
 
@@ -109,7 +111,7 @@ class _CellRun:
 
     def _evaluate(self) -> None:
         returns_NE, lengths_NE = evaluate(
-            self._cohort,
+            self._cohort.query_each,
             self._evaluation_environments,
             self._books.evaluation_seeds(),
             self._settings.evaluation.episode_step_limit,

@@ -1,22 +1,24 @@
-"""Greedy evaluation of a cohort in environments of its own, outside every budget."""
+"""Greedy evaluation in environments of its own, outside every budget."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhql.contract import States, Values
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.twin_batch import TwinBatch
-from fedhql.federation import Cohort
 
 
 def evaluate(
-    cohort: Cohort,
+    query_each: Callable[[list[States]], Sequence[Values]],
     environments: EnvironmentBatch | TwinBatch,
     seeds_NE: NDArray[np.uint32],
     episode_step_limit: int = 10_000,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Each of N agents plays E greedy episodes -> returns (N, E), lengths (N, E).
 
-    All episodes run side by side; an agent is asked about its own only.
+    All episodes run side by side; an agent is asked about its own only (`Cohort.query_each`).
     """
     N, E = seeds_NE.shape
     returns, lengths = np.zeros(N * E), np.zeros(N * E, dtype=np.int64)
@@ -26,7 +28,7 @@ def evaluate(
         if len(running) == 0:
             break
         owner = running // E
-        q = np.concatenate(cohort.query_each([states[owner == n] for n in range(N)]))
+        q = np.concatenate(query_each([states[owner == n] for n in range(N)]))
         # An agent that answers NaN still has to act: those actions come last.
         greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
         next_states, rewards, _, ended = environments.step(greedy)

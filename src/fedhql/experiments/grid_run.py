@@ -21,6 +21,7 @@ from fedhql.environments.lanes import Lanes, TwinLanes
 from fedhql.environments.twins import twin_of
 from fedhql.errors import NoUsableAnswers
 from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
 from fedhql.experiments.checkpoints import Checkpoints
 from fedhql.experiments.plan import read_states
@@ -206,6 +207,7 @@ class _GridRun:
             for n in range(len(self._settings.agents)):
                 self._export(lane, n, "last", self._grid.policy(lane, n))
             self._write_best(lane)
+            evaluate_best(self._settings, self._cells[lane], self._directory)
             self._books[lane].finish(checkpoint_seconds=self._checkpoints.seconds_spent)
 
     def _checkpoint(self) -> None:

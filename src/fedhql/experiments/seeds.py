@@ -12,6 +12,7 @@ class Stream(IntEnum):
     AGENT = 0
     SERVER = 1
     EVALUATION = 2
+    BEST = 3  # the best states, evaluated once more
 
 
 def seeds_for(seed: int, stream: Stream, *numbers: int, count: int) -> NDArray[np.uint32]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.errors import SettingsError
@@ -67,6 +67,8 @@ class EvaluationSettings(_Section):
     """Greedy episodes after each self-learning phase, outside the budget."""
 
     episodes: PositiveInt = 10
+    best_episodes: NonNegativeInt = 100
+    """At the end, for the best state of each agent: a maximum of noisy means flatters."""
     episode_step_limit: PositiveInt = 10_000
     """For environments with no limit of their own, where a greedy policy may go on for ever."""
 

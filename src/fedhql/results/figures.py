@@ -1,6 +1,5 @@
-"""Learning curves as PNG files."""
+"""The paper's figures, in its layout, and two more: for print, and for colour-blind readers."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from fedhql.results.arms import INDEPENDENT, label, order
-from fedhql.results.records import EvaluationRow, read_rows
-from fedhql.results.run_directory import RunDirectory
-from fedhql.results.summary import Curve, curves
+from fedhql.results.arms import INDEPENDENT
+from fedhql.results.curves import Curve, Run
+from fedhql.results.objectives import Estimate, curves_until, welfare_of
+from fedhql.results.statistics import bootstrap_band, performance_profile
 
+Floats = NDArray[np.float64]
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
 INDEPENDENT_STYLE = ("#D55E00", "--")
 FEDERATED_STYLES = [
@@ -28,111 +28,213 @@ FEDERATED_STYLES = [
     ("#000000", "-"),
 ]
 Style = tuple[str, Any]  # colour, linestyle
+POINTS = 200  # of a drawn curve
+BAND_RESAMPLES = 1_000  # of a band, at each of its points
+AGENTS_A_ROW = 5
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
+BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
+MEASURES: dict[str, Callable[[Curve], Floats]] = {
+    BEST: lambda curve: curve.best,
+    EACH: lambda curve: curve.returns_NE,
+}
 
 
-def best(row: EvaluationRow) -> float:
-    return row.best_mean_return
-
-
-def each(row: EvaluationRow) -> float:
-    return row.mean_return
-
-
-MEASURES = {"max mean return (the paper's metric)": best, "mean return of each evaluation": each}
-
-
-def draw_figures(directory: RunDirectory, title: str) -> list[Path]:
-    """Write welfare.png (mean over agents) and agents.png (each agent) from evaluations.csv."""
-    found = curves(read_rows(directory.evaluations, EvaluationRow))
-    if not found:
+def draw_figures(runs: Sequence[Run], home: Path, rng: np.random.Generator) -> list[Path]:
+    """Write welfare, agents, exploration (of λ) and profile, as PNG and SVG."""
+    runs = [run for run in runs if run.arms]
+    if not runs:
         return []
-    directory.figures.mkdir(exist_ok=True)
-    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
-        return [
-            _save(_welfare(found, title), directory.figures / "welfare.png"),
-            _save(_agents(found, title), directory.figures / "agents.png"),
-        ]
+    home.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(
+        {"axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "fedhql"}
+    ):
+        figures = {
+            "welfare": welfare_figure(runs, rng),
+            "agents": agents_figure(runs, rng),
+            "profile": profile_figure(runs),
+        }
+        if any(len(_explorations(run)) > 1 for run in runs):
+            figures["exploration"] = exploration_figure(runs, rng)
+        return [path for name, figure in figures.items() for path in _save(figure, home / name)]
 
 
-def _welfare(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    styles = _styles(found)
-    for axes, (name, measure) in zip(panels, MEASURES.items(), strict=True):
-        for arm in dict.fromkeys(arm for arm, _ in found):
-            agents = [seeds for (other, _), seeds in found.items() if other == arm]
-            per_seed = list(zip(*agents, strict=True))  # the seed is the unit: average agents first
-            points = [_mean_curve(seed, measure) for seed in per_seed]
-            _draw(axes, label(arm), styles[arm], points)
-        axes.set_title(name, fontsize=10)
+def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
+    """Mean over agents: a column for each run (one run: a column for each measure)."""
+    rows, columns = (2, len(runs)) if len(runs) > 1 else (1, 2)
+    figure = Figure(figsize=(4.6 * columns + 0.8, 3.4 * rows + 0.8), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for r, run in enumerate(runs):
+        column = panels[:, r] if len(runs) > 1 else panels[0]
+        for axes, (name, measure) in zip(column, MEASURES.items(), strict=True):
+            for arm in run.ordered_arms:
+                averaged = [
+                    (curve.consumed_E, measure(curve).mean(axis=0))
+                    for curve in run.arms[arm].values()
+                ]
+                _draw(axes, run.label(arm), styles(run)[arm], averaged, rng)
+            axes.set_title(f"{run.title}\n{name}", fontsize=10)
+            axes.set_ylabel("mean over agents")
     figure.supxlabel(X_LABEL, fontsize=10)
-    panels[0].set_ylabel("mean over agents")
-    panels[0].legend(frameon=False)
-    figure.suptitle(title)
+    _legend(figure, panels.ravel())
     return figure
 
 
-def _agents(found: dict[tuple[str, str], list[Curve]], title: str) -> Figure:
-    names = list(dict.fromkeys(agent for _, agent in found))
-    styles = _styles(found)
-    columns = min(5, len(names))
-    rows = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(2.6 * columns + 1, 2.6 * rows + 0.8), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, name in zip(panels, names, strict=False):
-        for (arm, agent), seeds in found.items():
-            if agent == name:
-                points = [_mean_curve([seed], best) for seed in seeds]
-                _draw(axes, label(arm), styles[arm], points)
-                x, y = _mean_over_seeds([_mean_curve([seed], each) for seed in seeds])
-                axes.plot(x, y, color=styles[arm][0], linestyle=":", linewidth=1.2)
-        axes.set_title(name, fontsize=10)
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
-    panels[0].legend(frameon=False, fontsize=8)
+def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
+    """Each agent on the paper's metric: a row (or two) for each run."""
+    rows = [
+        (run, list(range(first, min(first + AGENTS_A_ROW, len(run.agents)))))
+        for run in runs
+        for first in range(0, len(run.agents), AGENTS_A_ROW)
+    ]
+    columns = max(len(agents) for _, agents in rows)
+    figure = Figure(figsize=(2.7 * columns + 1, 2.5 * len(rows) + 1), layout="constrained")
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (run, agents) in zip(panels, rows, strict=True):
+        for axes, n in zip(line, agents, strict=False):
+            for arm in run.ordered_arms:
+                points = [(curve.consumed_E, curve.best[n]) for curve in run.arms[arm].values()]
+                _draw(axes, run.label(arm), styles(run)[arm], points, rng)
+            axes.set_title(run.agents[n].replace("agent", "Agent"), fontsize=10)
+        for axes in line[len(agents) :]:
+            axes.set_axis_off()
+        line[0].set_ylabel(f"{run.settings['environment']['id']}\nmax mean return", fontsize=9)
     figure.supxlabel(X_LABEL, fontsize=10)
-    figure.supylabel("max mean return\n(dotted: each evaluation)", fontsize=10)
-    figure.suptitle(title)
+    _legend(figure, panels.ravel())
     return figure
 
 
-Points = tuple[NDArray[np.float64], NDArray[np.float64]]
+def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
+    """Sensitivity to λ: the paper's metric at a fifth and at all of the budget."""
+    runs = [run for run in runs if len(_explorations(run)) > 1]
+    figure = Figure(figsize=(4.4 * len(runs) + 0.8, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(runs), squeeze=False)[0]
+    for axes, run in zip(panels, runs, strict=True):
+        arms = _explorations(run)
+        places = np.arange(len(arms))
+        for fraction, colour, marker in ((0.2, "#0072B2", "o"), (1.0, "#009E73", "s")):
+            found = [
+                (place, Estimate.of(np.array(list(scores.values())), rng))
+                for place, arm in zip(places, arms.values(), strict=True)
+                if (scores := welfare_of(run, arm, fraction))
+            ]
+            if not found:
+                continue
+            means = np.array([estimate.mean for _, estimate in found])
+            around = [
+                [estimate.mean - estimate.low for _, estimate in found],
+                [estimate.high - estimate.mean for _, estimate in found],
+            ]
+            axes.errorbar(
+                [place for place, _ in found],
+                means,
+                np.array(around),
+                color=colour,
+                marker=marker,
+                capsize=3,
+                label=f"FedHQL, {fraction:.0%} of the budget",
+            )
+            if alone := welfare_of(run, INDEPENDENT, fraction):
+                level = float(np.mean(list(alone.values())))
+                name = f"alone, {fraction:.0%}"
+                axes.axhline(level, color=colour, linestyle="--", linewidth=1, label=name)
+        axes.set_xticks(places, [f"{value:g}" for value in arms])
+        axes.set_xlabel("λ")
+        axes.set_title(run.title, fontsize=10)
+    panels[0].set_ylabel("max mean return, mean over agents")
+    _legend(figure, panels)
+    return figure
 
 
-def _mean_curve(seed_curves: Sequence[Curve], measure: Callable[[EvaluationRow], float]) -> Points:
-    """Agents of one seed are evaluated together, so their points line up."""
-    x = np.array([row.budget_env_steps for row in seed_curves[0]])
-    y = np.array([[measure(row) for row in curve] for curve in seed_curves])
-    return x, y.mean(axis=0)
+def profile_figure(runs: Sequence[Run]) -> Figure:
+    """The share of agents and seeds that reach a return, at 20 % and at all of the budget."""
+    figure = Figure(figsize=(4.4 * len(runs) + 0.8, 6.6), layout="constrained")
+    panels = figure.subplots(2, len(runs), squeeze=False)
+    for column, run in zip(panels.T, runs, strict=True):
+        scores = {
+            (arm, fraction): np.array(
+                [c.max_mean() for c in curves_until(run, arm, fraction).values()]
+            )
+            for arm in run.arms
+            for fraction in (0.2, 1.0)
+        }
+        every = np.concatenate([found.ravel() for found in scores.values()] or [np.zeros(1)])
+        thresholds = np.linspace(every.min(initial=0), every.max(initial=1), POINTS)
+        for axes, fraction in zip(column, (0.2, 1.0), strict=True):
+            for arm in run.ordered_arms:
+                if scores[arm, fraction].size:
+                    colour, dashes = styles(run)[arm]
+                    shares = performance_profile(scores[arm, fraction], thresholds)
+                    name = run.label(arm)
+                    axes.plot(thresholds, shares, color=colour, linestyle=dashes, label=name)
+            axes.set_title(f"{run.title}, {fraction:.0%} of the budget", fontsize=10)
+            axes.set_ylim(-0.02, 1.02)
+            axes.set_xlabel("max mean return τ")
+            axes.set_ylabel("share of agents and seeds ≥ τ")
+    _legend(figure, panels.ravel())
+    return figure
 
 
-def _styles(found: Iterable[tuple[str, str]]) -> dict[str, Style]:
-    arms = sorted({arm for arm, _ in found} - {INDEPENDENT}, key=order)
-    federated = {arm: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, arm in enumerate(arms)}
-    return {INDEPENDENT: INDEPENDENT_STYLE, **federated}
+Points = tuple[Floats, Floats]
 
 
-def _draw(axes: Axes, name: str, style: Style, seeds: Sequence[Points]) -> None:
-    """Each seed as a thin line, their mean as a thick one."""
+def styles(run: Run) -> dict[str, Style]:
+    chosen = {
+        arm: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, arm in enumerate(run.federated_arms)
+    }
+    return {INDEPENDENT: INDEPENDENT_STYLE, **chosen}
+
+
+def mean_and_band(
+    seeds: Sequence[Points], rng: np.random.Generator
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Seeds are evaluated at slightly different consumption: interpolate where all have data.
+
+    -> points, mean, and the paper's interval around it.
+    """
+    first, last = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
+    known = np.unique(np.concatenate([x for x, _ in seeds]))
+    grid = known[(known >= first) & (known <= last)]
+    if len(grid) > POINTS:
+        grid = np.linspace(first, last, POINTS)
+    values_SG = np.array([np.interp(grid, x, y) for x, y in seeds])
+    low, high = bootstrap_band(values_SG, rng, resamples=BAND_RESAMPLES)
+    return grid, values_SG.mean(axis=0), low, high
+
+
+def _explorations(run: Run) -> dict[float, str]:
+    """λ -> arm, of those that differ in nothing else."""
+    arms = {run.exploration(arm): arm for arm in run.federated_arms}
+    return {value: arm for value, arm in arms.items() if value is not None}
+
+
+def _draw(
+    axes: Axes, name: str, style: Style, seeds: Sequence[Points], rng: np.random.Generator
+) -> None:
+    """The mean over seeds, with the paper's 80 % band."""
     colour, dashes = style
+    x, y, low, high = mean_and_band(seeds, rng)
+    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, label=name)
     if len(seeds) > 1:
-        for x, y in seeds:
-            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.4)
-    x, y = _mean_over_seeds(seeds)
-    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=2, label=name)
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _mean_over_seeds(seeds: Sequence[Points]) -> Points:
-    """Seeds are evaluated at slightly different consumption: interpolate where all have data."""
-    grid = np.unique(np.concatenate([x for x, _ in seeds]))
-    first, last = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
-    grid = grid[(grid >= first) & (grid <= last)]
-    return grid, np.mean([np.interp(grid, x, y) for x, y in seeds], axis=0)
+def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
+    """One for all panels, above them."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        handles, names = axes.get_legend_handles_labels()
+        entries = dict(zip(names, handles, strict=True)) | entries
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside upper center", ncols=6, frameon=False
+    )
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    temporary = path.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=150)
-    return temporary.replace(path)
+def _save(figure: Figure, path: Path) -> list[Path]:
+    saved = []
+    for suffix in (".png", ".svg"):
+        temporary = path.with_suffix(f".tmp{suffix}")
+        # No date in the file: the same run gives the same bytes.
+        figure.savefig(temporary, dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+        saved.append(temporary.replace(path.with_suffix(suffix)))
+    return saved

@@ -78,6 +78,10 @@ class RunDirectory:
     def refused_answers(self, cell: Cell) -> Path:
         return self.cell(cell) / "refused_answers.json"
 
+    def best_returns(self, cell: Cell) -> Path:
+        """Mean return of each agent's best state in fresh episodes."""
+        return self.cell(cell) / "best_returns.json"
+
     def grids(self) -> Path:
         """Checkpoints of the compiled engine, whose cells run side by side in one program."""
         return self.path / "grids"

@@ -1,0 +1,171 @@
+"""Commands about several arms or runs at once: suite, report, compare."""
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
+from fedhql.cli.display import LiveDisplay
+from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.experiments.suite import ARMS, SEEDS, SUITES, SuiteRun, plan_suite, run_suite
+from fedhql.results.compare import compare_tables
+from fedhql.results.curves import Run, load_run
+from fedhql.results.figures import draw_figures
+from fedhql.results.report import write_report
+from fedhql.results.run_directory import RunDirectory
+from fedhql.results.statistics import PAPER_LEVEL
+from fedhql.results.tables import Table, welfare_table
+
+Level = Annotated[
+    float, typer.Option(metavar="P", help="Of the bootstrap intervals; the paper's is 0.8.")
+]
+
+
+def suite(
+    name: Annotated[str, typer.Argument(metavar="|".join(SUITES), help="Which experiments.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")],
+    budget_fraction: Annotated[
+        float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
+    ] = 1.0,
+    seeds: Annotated[
+        str, typer.Option(metavar="0,1,...", help="Every arm runs once with each seed.")
+    ] = ",".join(map(str, SEEDS)),
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ARM",
+            help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
+            f"  [default: {', '.join(ARMS)}]",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in `run`."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="auto|messages|compiled", help="As in `run`.")
+    ] = "auto",
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: the cores]")
+    ] = None,
+) -> None:
+    """Run the paper's experiments, independent and every λ, then figures and a report.
+
+    Each experiment is a run directory of its own in DIR. A second call does only what is missing.
+    """
+    runs = plan_suite(
+        name,
+        out,
+        budget_fraction=budget_fraction,
+        arms=arm or ARMS,
+        seeds=parse_seeds(seeds),
+        overrides=settings or [],
+    )
+    console = Console()
+
+    def draw(finished: SuiteRun) -> None:
+        directory = finished.directory
+        draw_figures([load_run(directory.path)], directory.figures, _rng())
+
+    try:
+        with LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display:
+            warnings_to_stderr()
+            run_suite(
+                runs,
+                engine=engine,
+                jobs=jobs or cores(),
+                command=sys.argv,
+                started=datetime.now(UTC),
+                clock=time.monotonic,
+                display=display,
+                after_each=draw,
+            )
+    except KeyboardInterrupt:
+        fail("interrupted; the same command goes on", INTERRUPTED)
+    _report([load_run(run.directory.path) for run in runs], out / "report", PAPER_LEVEL, console)
+
+
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or suites of runs.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="FILE.html, FILE.md and figures/.  [default: report in the first]"
+        ),
+    ] = None,
+    level: Level = PAPER_LEVEL,
+) -> None:
+    """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
+    _require_level(level)
+    _report(_load(directories), out or directories[0] / "report", level, Console())
+
+
+def compare(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR DIR...", help="Runs, or suites of runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Also write it as Markdown.")
+    ] = None,
+    level: Level = PAPER_LEVEL,
+) -> None:
+    """Put runs side by side, at the consumption all of them have reached."""
+    _require_level(level)
+    runs = _load(directories)
+    if len(runs) < 2:
+        raise SettingsError("compare takes at least two runs")
+    tables = compare_tables(runs, _rng(), level)
+    console = Console()
+    for table in tables:
+        _print(console, table)
+    if out is not None:
+        out.write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+
+
+def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> None:
+    for run in runs:
+        _print(console, welfare_table(run, _rng(), level), run.name)
+    draw_figures(runs, out.parent / "figures", _rng())
+    page, _ = write_report(runs, out, _rng(), level=level)
+    console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _load(directories: Sequence[Path]) -> list[Run]:
+    found = []
+    for path in directories:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        runs = [path] if RunDirectory(path).is_run() else inside
+        runs = [each for each in runs if RunDirectory(each).is_run()]
+        if not runs:
+            raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
+        found += [load_run(each) for each in runs]
+    return found
+
+
+def _print(console: Console, table: Table, of: str = "") -> None:
+    shown = RichTable(title=f"{of}: {table.title}" if of else table.title, caption=table.note)
+    for n, name in enumerate(table.header):
+        shown.add_column(name, justify="left" if n < table.words else "right")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _require_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise SettingsError(f"--level {level:g}: allowed: between 0 and 1, as in 0.95")
+
+
+def _rng() -> np.random.Generator:
+    """The same for every call, so that the same files give the same page."""
+    return np.random.default_rng(0)

@@ -1,0 +1,89 @@
+"""The paper's experiments as suites: several runs in one directory, each with all its arms."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from fedhql.errors import SettingsError
+from fedhql.experiments.arms import require_arm
+from fedhql.experiments.presets import preset_text
+from fedhql.experiments.run import Display, run_experiment
+from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.results.arms import FEDHQL, INDEPENDENT
+from fedhql.results.run_directory import Cell, RunDirectory
+
+PAPER = ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
+SUITES = {name: (name,) for name in PAPER} | {"paper": PAPER}
+# The presets' own λ is 1.
+ARMS = (INDEPENDENT, "exploration=0", FEDHQL, "exploration=3", "exploration=5", "exploration=10")
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """One experiment of a suite."""
+
+    settings: ExperimentSettings
+    directory: RunDirectory
+    arms: Sequence[str]
+    seeds: Sequence[int]
+
+    def env_steps_left(self) -> int:
+        """Per agent, over all cells that are not finished."""
+        cells = [Cell(arm, seed) for arm in self.arms for seed in self.seeds]
+        left = [cell for cell in cells if not self.directory.result(cell).exists()]
+        return len(left) * self.settings.budget.env_steps_per_agent
+
+
+def plan_suite(
+    name: str,
+    out: Path,
+    *,
+    budget_fraction: float,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+) -> list[SuiteRun]:
+    if name not in SUITES:
+        raise SettingsError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
+    if not 0 < budget_fraction <= 1:
+        raise SettingsError(f"--budget-fraction {budget_fraction:g}: allowed: above 0, at most 1")
+    runs = []
+    for preset in SUITES[name]:
+        whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
+        budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
+        settings = read_settings(preset_text(preset), [budget, *overrides])
+        named = [require_arm(settings, arm) for arm in arms]
+        runs.append(SuiteRun(settings, RunDirectory(out / preset), named, seeds))
+    return runs
+
+
+def run_suite(
+    runs: Sequence[SuiteRun],
+    *,
+    engine: str,
+    jobs: int,
+    command: Sequence[str],
+    started: datetime,
+    clock: Callable[[], float],
+    display: Display,
+    after_each: Callable[[SuiteRun], None],
+) -> None:
+    """Do what is missing, one run after the other."""
+    for run in runs:
+        run_experiment(
+            run.settings,
+            run.directory,
+            arms=run.arms,
+            seeds=run.seeds,
+            engine=engine,
+            resume=True,
+            jobs=jobs,
+            tensorboard=False,
+            command=command,
+            started=started,
+            clock=clock,
+            display=display,
+        )
+        after_each(run)

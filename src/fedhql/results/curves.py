@@ -1,0 +1,149 @@
+"""A run's evaluations as arrays, and the scores read off them."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.errors import RunDirectoryError
+from fedhql.results.arms import FEDHQL, INDEPENDENT, label, order
+from fedhql.results.records import EvaluationRow, read_rows
+from fedhql.results.run_directory import Cell, RunDirectory
+
+Floats = NDArray[np.float64]
+RECENT = 0.1  # the last tenth of the evaluations
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm with one seed: E evaluations of N agents, which are evaluated together."""
+
+    consumed_E: Floats  # env steps per agent, the server's share included
+    returns_NE: Floats  # mean return of each evaluation
+
+    @cached_property
+    def best(self) -> Floats:
+        """(N, E): the paper's max mean return, a running maximum and so biased upward."""
+        best: Floats = np.maximum.accumulate(self.returns_NE, axis=1)
+        return best
+
+    def until(self, consumed: float) -> "Curve | None":
+        """What had been seen when so much was consumed; None before the first evaluation."""
+        count = int(np.searchsorted(self.consumed_E, consumed, side="right"))
+        return Curve(self.consumed_E[:count], self.returns_NE[:, :count]) if count else None
+
+    def max_mean(self) -> Floats:
+        """(N,), as the three that follow."""
+        return self.best[:, -1]
+
+    def recent_mean(self) -> Floats:
+        count = max(1, round(RECENT * len(self.consumed_E)))
+        recent: Floats = self.returns_NE[:, -count:].mean(axis=1)
+        return recent
+
+    def area(self) -> Floats:
+        """Under the curve of evaluations, divided by its length: the mean return on the way."""
+        if len(self.consumed_E) == 1:
+            return self.returns_NE[:, 0]
+        area = np.asarray(np.trapezoid(self.returns_NE, self.consumed_E, axis=1), dtype=np.float64)
+        mean: Floats = area / (self.consumed_E[-1] - self.consumed_E[0])
+        return mean
+
+
+Arms = dict[str, dict[int, Curve]]  # arm -> seed -> curve
+
+
+@dataclass(frozen=True)
+class Run:
+    """What reports are made from: files only, finished or not."""
+
+    name: str
+    settings: dict[str, Any]
+    manifest: dict[str, Any]
+    arms: Arms
+    best_returns: dict[Cell, Floats]  # (N,) of the best states, re-evaluated; where that was done
+
+    @property
+    def budget(self) -> int:
+        budget: int = self.settings["budget"]["env_steps_per_agent"]
+        return budget
+
+    @property
+    def agents(self) -> list[str]:
+        return [f"agent{n}" for n in range(1, len(self.settings["agents"]) + 1)]
+
+    @property
+    def title(self) -> str:
+        return f"{self.settings['environment']['id']}, {len(self.agents)} agents"
+
+    @property
+    def federated_arms(self) -> list[str]:
+        """By their λ, then those that differ in something else."""
+
+        def key(arm: str) -> tuple[float, Any]:
+            value = self.exploration(arm)
+            return np.inf if value is None else value, order(arm)
+
+        return sorted((arm for arm in self.arms if arm != INDEPENDENT), key=key)
+
+    @property
+    def ordered_arms(self) -> list[str]:
+        return [arm for arm in (INDEPENDENT, *self.federated_arms) if arm in self.arms]
+
+    def label(self, arm: str) -> str:
+        """An arm as readers know it from the paper."""
+        if arm == INDEPENDENT:
+            return "DQN alone" if self._only_dqn() else "alone"
+        federation = self.settings["federation"]
+        if arm == FEDHQL and federation.get("rule") == "mean-std":
+            return f"FedHQL, λ = {federation['exploration']:g}"
+        return label(arm) if arm == FEDHQL else f"FedHQL, {label(arm)}"
+
+    def exploration(self, arm: str) -> float | None:
+        """λ of an arm that differs in nothing else."""
+        if arm == FEDHQL:
+            own: float = self.settings["federation"]["exploration"]
+            return own
+        key, _, value = arm.partition("=")
+        return float(value) if key == "exploration" and "," not in value else None
+
+    def _only_dqn(self) -> bool:
+        return all(agent["kind"] in ("dqn", "sb3-dqn") for agent in self.settings["agents"])
+
+
+def load_run(path: Path) -> Run:
+    directory = RunDirectory(path)
+    if not directory.is_run():
+        raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")
+    rows = read_rows(directory.evaluations, EvaluationRow) if directory.evaluations.exists() else []
+    settings = tomllib.loads(directory.settings.read_text())
+    return Run(
+        name=path.resolve().name,
+        settings=settings,
+        manifest=directory.read_manifest(),
+        arms=curves(rows, agents=len(settings["agents"])),
+        best_returns={
+            cell: np.array(list(json.loads(found.read_text()).values()), dtype=np.float64)
+            for cell in directory.cells()
+            if (found := directory.best_returns(cell)).exists()
+        },
+    )
+
+
+def curves(rows: list[EvaluationRow], agents: int) -> Arms:
+    """Rows come arm by arm and seed by seed, the agents of one evaluation together."""
+    arms: Arms = {}
+    for (arm, seed), group in groupby(rows, key=lambda row: (row.arm, row.seed)):
+        of_cell = list(group)
+        whole = of_cell[: len(of_cell) // agents * agents]
+        returns_EN = np.array([row.mean_return for row in whole]).reshape(-1, agents)
+        consumed_E = np.array([row.budget_env_steps for row in whole[::agents]])
+        if len(consumed_E):
+            arms.setdefault(arm, {})[seed] = Curve(consumed_E, returns_EN.T)
+    return arms

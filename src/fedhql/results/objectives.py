@@ -1,0 +1,128 @@
+"""The paper's two objectives, computed: system welfare, and each agent's sample efficiency."""
+
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.results.arms import INDEPENDENT
+from fedhql.results.curves import Curve, Run
+from fedhql.results.statistics import PAPER_LEVEL, bootstrap_interval
+
+Floats = NDArray[np.float64]
+FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 1.0)  # of the budget
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(
+        cls, values_S: Floats, rng: np.random.Generator, level: float = PAPER_LEVEL
+    ) -> "Estimate":
+        return cls(float(np.mean(values_S)), *bootstrap_interval(values_S, rng, level=level))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.0f} [{self.low:.0f}, {self.high:.0f}]"
+
+
+@dataclass(frozen=True)
+class Welfare:
+    """Objective 1 at one point of the budget, on the paper's metric."""
+
+    fraction: float
+    arm: str
+    seeds: int
+    welfare: Estimate
+    gain: Estimate | None  # over independent, seed by seed; None if there is nothing to compare
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Objective 2 for one agent: interactions needed to reach what it reaches alone."""
+
+    agent: str
+    arm: str
+    ratio_S: list[float]  # federated over alone, each seed; inf: never reached
+    probability: float  # over seeds, that it is below 1
+
+    @property
+    def median_ratio(self) -> float:
+        return float(np.median(self.ratio_S))
+
+
+def welfare_of(run: Run, arm: str, fraction: float) -> dict[int, float]:
+    """Seed -> max mean return, averaged over agents, when `fraction` of the budget is consumed.
+
+    Only seeds that have come so far: a run may be under way.
+    """
+    return {
+        seed: float(curve.max_mean().mean())
+        for seed, curve in curves_until(run, arm, fraction).items()
+    }
+
+
+def curves_until(run: Run, arm: str, fraction: float) -> dict[int, Curve]:
+    consumed = fraction * run.budget
+    phase = run.settings["federation"]["self_learning_env_steps"]
+    return {
+        seed: part
+        for seed, curve in run.arms.get(arm, {}).items()
+        # The last phase may be cut short, and a round of the server's before it.
+        if curve.consumed_E[-1] + 2 * phase >= consumed and (part := curve.until(consumed))
+    }
+
+
+def system_welfare(
+    run: Run, rng: np.random.Generator, *, level: float = PAPER_LEVEL
+) -> list[Welfare]:
+    """At equal total consumption, the server's included."""
+    rows = []
+    for fraction in FRACTIONS:
+        alone = welfare_of(run, INDEPENDENT, fraction)
+        for arm in run.arms:
+            if not (scores := welfare_of(run, arm, fraction)):
+                continue
+            both = sorted(scores.keys() & alone.keys()) if arm != INDEPENDENT else []
+            gains = np.array([scores[seed] - alone[seed] for seed in both])
+            rows.append(
+                Welfare(
+                    fraction,
+                    arm,
+                    len(scores),
+                    Estimate.of(np.array(list(scores.values())), rng, level),
+                    Estimate.of(gains, rng, level) if both else None,
+                )
+            )
+    return rows
+
+
+def sample_efficiency(run: Run, arm: str) -> list[Efficiency]:
+    """Alone, an agent reaches R_n after D_n interactions; how many in the federation?"""
+    pairs = [
+        (curve, run.arms[INDEPENDENT][seed])
+        for seed, curve in run.arms.get(arm, {}).items()
+        if seed in run.arms.get(INDEPENDENT, {})
+    ]
+    if not pairs:
+        return []
+    rows = []
+    for n, agent in enumerate(run.agents):
+        ratios = []
+        for federated, alone in pairs:
+            reached = alone.max_mean()[n]
+            ratios.append(_first(federated, n, reached) / _first(alone, n, reached))
+        rows.append(Efficiency(agent, arm, ratios, fmean(ratio < 1 for ratio in ratios)))
+    return rows
+
+
+def _first(curve: Curve, agent: int, reached: float) -> float:
+    """What had been consumed when an agent's return first was at least this."""
+    there = np.flatnonzero(curve.best[agent] >= reached)
+    return float(curve.consumed_E[there[0]]) if len(there) else np.inf

@@ -1,0 +1,188 @@
+"""One page to judge runs by: self-contained HTML with interactive curves, and Markdown."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedhql.results.claims import check_claims
+from fedhql.results.curves import Run
+from fedhql.results.figures import BEST, EACH, MEASURES, Points, mean_and_band, styles
+from fedhql.results.files import write_atomically
+from fedhql.results.tables import Table, claims_table, run_tables
+
+Panel = dict[str, Any]  # id, traces and layout of one plot
+
+
+def write_report(
+    runs: Sequence[Run], out: Path, rng: np.random.Generator, *, level: float
+) -> list[Path]:
+    """`out`.html and `out`.md."""
+    claims = claims_table(check_claims(runs, rng))
+    tables = {run.name: run_tables(run, rng, level) for run in runs}
+    title = "FedHQL: " + ", ".join(run.name for run in runs)
+    page, text = out.with_suffix(".html"), out.with_suffix(".md")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, _html(title, runs, claims, tables, rng))
+    write_atomically(text, _markdown(title, runs, claims, tables))
+    return [page, text]
+
+
+def _markdown(
+    title: str, runs: Sequence[Run], claims: Table, tables: dict[str, list[Table]]
+) -> str:
+    parts = [f"# {title}\n", claims.markdown()]
+    for run in runs:
+        parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
+        parts += [table.markdown() for table in tables[run.name]]
+    return "\n".join(parts)
+
+
+def _html(
+    title: str,
+    runs: Sequence[Run],
+    claims: Table,
+    tables: dict[str, list[Table]],
+    rng: np.random.Generator,
+) -> str:
+    panels: list[Panel] = []
+    body = [f"<h1>{escape(title)}</h1>", claims.html(), _toggles(runs)]
+    for number, run in enumerate(runs):
+        wide, small = _panels(run, f"run{number}", rng)
+        panels += wide + small
+        body += [
+            f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
+            f"<p>{escape(_facts(run))}</p>",
+            _places(wide, "panels wide"),
+            *(table.html() for table in tables[run.name]),
+            "<h3>Each agent, max mean return</h3>",
+            _places(small, "panels"),
+            "<details><summary>Settings</summary>",
+            f"<pre>{escape(tomli_w.dumps(run.settings))}</pre></details>",
+        ]
+    from plotly.offline import get_plotlyjs  # here, because it takes a moment to load
+
+    template = files("fedhql.results").joinpath("templates/report.html").read_text("utf-8")
+    # A "</script>" inside data would end the page's own.
+    data = json.dumps(panels, separators=(",", ":")).replace("</", "<\\/")
+    return Template(template).substitute(
+        title=escape(title), plotly=get_plotlyjs(), body="\n".join(body), data=data
+    )
+
+
+def _facts(run: Run) -> str:
+    manifest = run.manifest
+    versions = ", ".join(f"{name} {v}" for name, v in manifest.get("versions", {}).items())
+    hours = manifest.get("wall_seconds", 0) / 3600
+    return (
+        f"Budget {run.budget:,} env steps per agent; seeds {_listed(manifest['seeds'])}; engine "
+        f"{manifest.get('engine', 'messages')}; {hours:.2f} h on {manifest.get('cores')} cores, "
+        f"{manifest.get('platform')}; Python {manifest.get('python')}, {versions}."
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _toggles(runs: Sequence[Run]) -> str:
+    """A box for each arm, for all plots at once; the same colour everywhere."""
+    boxes = {}
+    for run in runs:
+        for arm in run.ordered_arms:
+            colour, _ = styles(run)[arm]
+            name = run.label(arm)
+            boxes[name] = (
+                f'<label><input type="checkbox" value="{escape(name)}" checked>'
+                f'<span class="swatch" style="background:{colour}"></span>{escape(name)}</label>'
+            )
+    return f'<div class="toggles">{"".join(boxes.values())}</div>'
+
+
+def _places(panels: Sequence[Panel], kind: str) -> str:
+    inside = "".join(f'<div class="panel" id="{panel["id"]}"></div>' for panel in panels)
+    return f'<div class="{kind}">{inside}</div>'
+
+
+def _panels(run: Run, prefix: str, rng: np.random.Generator) -> tuple[list[Panel], list[Panel]]:
+    """Mean over agents on both measures; then each agent on the paper's."""
+    wide = [
+        _panel(
+            f"{prefix}-{key}",
+            name,
+            run,
+            {
+                arm: [(c.consumed_E, MEASURES[name](c).mean(axis=0)) for c in seeds.values()]
+                for arm, seeds in run.arms.items()
+            },
+            rng,
+        )
+        for key, name in (("best", BEST), ("each", EACH))
+    ]
+    small = [
+        _panel(
+            f"{prefix}-{agent}",
+            agent.replace("agent", "Agent"),
+            run,
+            {
+                arm: [(c.consumed_E, c.best[n]) for c in seeds.values()]
+                for arm, seeds in run.arms.items()
+            },
+            rng,
+        )
+        for n, agent in enumerate(run.agents)
+    ]
+    return wide, small
+
+
+def _panel(
+    place: str,
+    title: str,
+    run: Run,
+    seeds: dict[str, list[Points]],
+    rng: np.random.Generator,
+) -> Panel:
+    traces: list[dict[str, Any]] = []
+    for arm in run.ordered_arms:
+        colour, _ = styles(run)[arm]
+        x, mean, low, high = mean_and_band(seeds[arm], rng)
+        name = run.label(arm)
+        common = {"meta": name, "mode": "lines", "type": "scatter", "showlegend": False}
+        if len(seeds[arm]) > 1:
+            around = np.concatenate([low, high[::-1]])
+            traces.append(
+                common
+                | {
+                    "x": _short(np.concatenate([x, x[::-1]])),
+                    "y": _short(around),
+                    "fill": "toself",
+                    "fillcolor": f"{colour}26",
+                    "line": {"width": 0},
+                    "hoverinfo": "skip",
+                }
+            )
+        hover = f"{name}: %{{y:.1f}}<extra></extra>"
+        traces.append(
+            common
+            | {"x": _short(x), "y": _short(mean), "name": name, "hovertemplate": hover}
+            | {"line": {"color": colour, "width": 2}}
+        )
+    layout = {
+        "title": {"text": title, "font": {"size": 14}, "x": 0.02},
+        "margin": {"l": 50, "r": 15, "t": 40, "b": 40},
+        "hovermode": "x unified",
+        "xaxis": {"title": {"text": "env steps per agent"}, "range": [0, run.budget]},
+        "yaxis": {"title": {"text": "return"}},
+    }
+    return {"id": place, "traces": traces, "layout": layout}
+
+
+def _short(values: Any) -> list[float]:
+    """Five digits are more than a screen shows, and a tenth of the file."""
+    return [float(f"{value:.5g}") for value in values]
