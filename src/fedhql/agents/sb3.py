@@ -63,7 +63,8 @@ class Sb3DqnAgent:
         self._model.exploration_schedule = self._epsilon
         self._model.exploration_rate = self._epsilon(1.0)
         self._q_net = self._model.q_net
-        self._improver = torch.optim.Adam(
+        optimisers = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        self._improver = optimisers[settings.improvement_optimiser](
             self._q_net.parameters(), lr=settings.improvement_learning_rate
         )
         self._improved = False  # since self-learning last began
@@ -138,7 +139,7 @@ class Sb3DqnAgent:
         return values
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        """κ steps of Adam on the mean squared error at the chosen actions, Algorithm 1.b."""
+        """κ gradient steps on the mean squared error at the chosen actions, Algorithm 1.b."""
         states_t = self._as_tensor(states)
         actions_t = torch.as_tensor(actions, device=self._model.device).reshape(-1, 1)
         targets_t = torch.as_tensor(targets, device=self._model.device).reshape(-1, 1)

@@ -53,8 +53,10 @@ class _CommonDqnSettings(_AgentSettings):
 
     improvement_steps: PositiveInt = DqnConfig.improvement_steps
     """κ"""
+    improvement_optimiser: Literal["adam", "sgd"] = "adam"
+    """Adam has a state of its own, apart from self-learning's."""
     improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
-    """α̃, of an Adam of its own"""
+    """α̃"""
     improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
     target_follows_improvement: bool = DqnConfig.target_follows_improvement
     """Copy the improved network into the target network before self-learning goes on."""

@@ -146,4 +146,5 @@ def _common_shape(config: DqnConfig) -> Any:
         config.target_update_interval,
         config.exploration,
         config.improvement_steps,
+        config.improvement_optimiser,
     )

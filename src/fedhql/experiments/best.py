@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhql.agents.catalog import load_policy
-from fedhql.contract import Checkpointable, States, Values
+from fedhql.contract import Checkpointable, Exportable, States, Values
 from fedhql.environments.make import make_environment
 from fedhql.experiments.build import build_batch, build_one_agent
 from fedhql.experiments.evaluation import evaluate
@@ -21,37 +21,46 @@ from fedhql.results.run_directory import Cell, RunDirectory
 
 
 def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirectory) -> None:
-    """Write best_returns.json of a cell, for the agents whose best state was kept."""
+    """Write best_returns.json of a cell, for the agents whose best state can be played."""
     names, episodes = settings.agent_names, settings.evaluation.best_episodes
-    homes = {n: directory.agent(cell, name) / "best" for n, name in enumerate(names)}
-    kept = [n for n, home in homes.items() if home.exists()]
-    if not kept or episodes == 0:
+    if episodes == 0:
         return
-    policies = [_policy(settings, cell, n, homes[n]) for n in kept]
-    environments = build_batch(settings, len(kept) * episodes)
-    seeds_NE = np.stack([seeds_for(cell.seed, Stream.BEST, n, count=episodes) for n in kept])
+    homes = {n: directory.agent(cell, name) / "best" for n, name in enumerate(names)}
+    policies = {
+        n: policy
+        for n, home in homes.items()
+        if home.exists() and (policy := _policy(settings, cell, n, home)) is not None
+    }
+    if not policies:
+        return
+    environments = build_batch(settings, len(policies) * episodes)
+    seeds_NE = np.stack([seeds_for(cell.seed, Stream.BEST, n, count=episodes) for n in policies])
     returns_NE, _ = evaluate(
         lambda states_N: [
-            policy(states) for policy, states in zip(policies, states_N, strict=True)
+            policy(states)
+            for policy, states in zip(policies.values(), states_N, strict=True)
+            if len(states)  # nobody need expect an empty batch
         ],
         environments,
         seeds_NE,
         settings.evaluation.episode_step_limit,
     )
     environments.close()
-    means = {names[n]: float(of_E.mean()) for n, of_E in zip(kept, returns_NE, strict=True)}
+    means = {names[n]: float(of_E.mean()) for n, of_E in zip(policies, returns_NE, strict=True)}
     write_atomically(directory.best_returns(cell), json.dumps(means, indent=2) + "\n")
 
 
 def _policy(
     settings: ExperimentSettings, cell: Cell, n: int, home: Path
-) -> Callable[[States], Values]:
+) -> Callable[[States], Values] | None:
+    """None if only the agent's owner can read what it exported."""
     env = make_environment(settings.environment.id, settings.environment.options)
     policy = load_policy(settings.agents[n].kind, home, env.observation_space)
     env.close()
     if policy is not None:
         return policy
     agent = build_one_agent(settings, cell.seed, n)
-    assert isinstance(agent, Checkpointable)  # else nothing was kept
+    if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
+        return None
     agent.restore(home)
     return agent.q_values

@@ -125,7 +125,9 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
 def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentSettings:
     try:
         return read_settings(path.read_text(encoding="utf-8"), overrides)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error

@@ -54,8 +54,9 @@ def plan_suite(
         whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
         budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
         settings = read_settings(preset_text(preset), [budget, *overrides])
-        named = [require_arm(settings, arm) for arm in arms]
-        runs.append(SuiteRun(settings, RunDirectory(out / preset), named, seeds))
+        named = dict.fromkeys(require_arm(settings, arm) for arm in arms)  # each once
+        directory = RunDirectory(out / preset)
+        runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(seeds))))
     return runs
 
 

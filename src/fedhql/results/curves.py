@@ -106,10 +106,11 @@ class Run:
         return label(arm) if arm == FEDHQL else f"FedHQL, {label(arm)}"
 
     def exploration(self, arm: str) -> float | None:
-        """λ of an arm that differs in nothing else."""
+        """λ of an arm that differs in nothing else; the Bernstein rule has none."""
+        federation = self.settings["federation"]
         if arm == FEDHQL:
-            own: float = self.settings["federation"]["exploration"]
-            return own
+            own: float = federation["exploration"]
+            return own if federation.get("rule") == "mean-std" else None
         key, _, value = arm.partition("=")
         return float(value) if key == "exploration" and "," not in value else None
 

@@ -114,7 +114,7 @@ def test_improves_on_batches_of_any_size() -> None:
     rounds = [(STATES[:size], ACTIONS[:size], TARGETS[:size] + 5) for size in (5, 1, 3)]
     for exchange in rounds:
         learner.improve(*exchange)
-    settings = {"learning_rate": 1e-3, "max_grad_norm": 10.0}
+    settings: dict[str, Any] = {"learning_rate": 1e-3, "max_grad_norm": 10.0}
     expected = torch_improve(learner.network, expected, rounds, steps=3, **settings)
     np.testing.assert_allclose(learner._learner.parameters, expected, rtol=1e-4, atol=1e-6)
 

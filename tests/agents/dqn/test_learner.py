@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import (
@@ -37,7 +38,7 @@ DISCOUNT, KAPPA = 0.9, 5
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 _train = jax.jit(train, static_argnums=0, static_argnames="double")
-_improve = jax.jit(partial(improve, steps=KAPPA), static_argnums=0)
+_improve = jax.jit(partial(improve, steps=KAPPA), static_argnums=0, static_argnames="optimiser")
 
 
 def numbers(**settings: Any) -> Numbers:
@@ -92,12 +93,17 @@ def test_training_is_stable_baselines3s(
 
 
 @NETWORKS
-def test_improvement_is_pytorchs(network: Network) -> None:
+@pytest.mark.parametrize(
+    ("optimiser", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)]
+)
+def test_improvement_is_pytorchs(
+    network: Network, optimiser: str, kind: type[torch.optim.Optimizer]
+) -> None:
     """Over two exchanges: its Adam remembers the first, and the training's Adam is not touched."""
     learner = before = learner_of(network)
     chosen = numbers(improvement_learning_rate=0.01, improvement_max_grad_norm=10.0)
     for exchange in exchanges():
-        learner = _improve(network, learner, chosen, *exchange, jnp.ones(B))
+        learner = _improve(network, learner, chosen, *exchange, jnp.ones(B), optimiser=optimiser)
     expected = torch_improve(
         network,
         np.asarray(before.parameters),
@@ -105,6 +111,7 @@ def test_improvement_is_pytorchs(network: Network) -> None:
         steps=KAPPA,
         learning_rate=0.01,
         max_grad_norm=10.0,
+        kind=kind,
     )
     close(learner.parameters, expected)
     assert bool(learner.improved)

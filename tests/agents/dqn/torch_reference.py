@@ -88,11 +88,12 @@ def torch_improve(
     steps: int,
     learning_rate: float,
     max_grad_norm: float,
+    kind: type[torch.optim.Optimizer] = torch.optim.Adam,
 ) -> Floats:
-    """Algorithm 1.b over several rounds (states, actions, targets), one Adam for all of them."""
+    """Algorithm 1.b over several rounds (states, actions, targets), one optimiser for them all."""
     module = _module(network)
     put(module, network, parameters_P)
-    optimiser = torch.optim.Adam(module.parameters(), lr=learning_rate)
+    optimiser = kind(module.parameters(), lr=learning_rate)  # type: ignore[call-arg]  # all take it
     for states, actions, targets in rounds:
         for _ in range(steps):
             q_BA = module(torch.as_tensor(states))

@@ -90,6 +90,7 @@ class DqnAgent:
             row(np.asarray(targets, dtype=np.float32)),
             row(np.ones(B, dtype=np.float32)),
             steps=self._config.improvement_steps,
+            optimiser=self._config.improvement_optimiser,
         )
 
     def save(self, directory: Path) -> None:
@@ -140,8 +141,9 @@ def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
     (directory / "network.json").write_text(json.dumps(shape) + "\n")
 
 
-def load_policy(directory: Path) -> Callable[[States], Values]:
+def load_policy(directory: Path | str) -> Callable[[States], Values]:
     """q_values of an exported agent: encoded states (B, D) -> (B, A)."""
+    directory = Path(directory)
     shape = json.loads((directory / "network.json").read_text())
     with np.load(directory / "parameters.npz") as arrays:
         count = len(arrays.files) // 2
@@ -151,4 +153,6 @@ def load_policy(directory: Path) -> Callable[[States], Values]:
     return lambda states: network.apply(layers, states)
 
 
-_improve: Callable[..., Learner] = jax.jit(improve, static_argnums=0, static_argnames="steps")
+_improve: Callable[..., Learner] = jax.jit(
+    improve, static_argnums=0, static_argnames=("steps", "optimiser")
+)

@@ -32,6 +32,7 @@ class DqnConfig:
     confidence: float = 1.0  # of ucb
 
     improvement_steps: int = 64  # κ
-    improvement_learning_rate: float = 1e-3  # α̃, of an Adam of its own
+    improvement_optimiser: str = "adam"  # with a state of its own; or sgd
+    improvement_learning_rate: float = 1e-3  # α̃
     improvement_max_grad_norm: float = 10.0
     target_follows_improvement: bool = True

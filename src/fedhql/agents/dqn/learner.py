@@ -99,8 +99,9 @@ def improve(
     weights_B: Array,
     *,
     steps: int,
+    optimiser: str = "adam",
 ) -> Learner:
-    """Algorithm 1.b: κ steps of Adam on the mean squared error at the chosen actions.
+    """Algorithm 1.b: κ gradient steps on the mean squared error at the chosen actions.
 
     Rows of weight 0 are not there; if there are none at all, nothing happens.
     """
@@ -111,12 +112,16 @@ def improve(
         q_B = _selected(q_BA, actions_B)
         return (weights_B * jnp.square(q_B - targets_B)).sum() / jnp.maximum(rows, 1)
 
-    optimiser = _optimiser(numbers.improvement_learning_rate, numbers.improvement_max_grad_norm)
+    step_size, max_norm = numbers.improvement_learning_rate, numbers.improvement_max_grad_norm
+    adam, clip = _optimiser(step_size, max_norm), optax.clip_by_global_norm(max_norm)
 
     def step(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         parameters_P, improver = carry
         _, gradient = _value_and_gradient(network, loss_of, parameters_P)
-        change, improver = optimiser.update(gradient, improver)
+        if optimiser == "sgd":
+            clipped, _ = clip.update(gradient, clip.init(parameters_P))
+            return parameters_P - step_size * clipped, improver
+        change, improver = adam.update(gradient, improver)
         return parameters_P + change, improver
 
     before = (learner.parameters, learner.improver)

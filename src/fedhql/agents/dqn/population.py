@@ -69,6 +69,7 @@ class Dqn:
     exploration: str
     double: bool
     improvement_steps: int
+    improvement_optimiser: str
 
     @classmethod
     def of(
@@ -87,6 +88,7 @@ class Dqn:
             exploration=config.exploration,
             double=config.double,
             improvement_steps=config.improvement_steps,
+            improvement_optimiser=config.improvement_optimiser,
         )
 
     @property
@@ -178,7 +180,12 @@ class Dqn:
         targets_LB: Array,
         weights_LB: Array,
     ) -> Learner:
-        each = partial(improve, self.network, steps=self.improvement_steps)
+        each = partial(
+            improve,
+            self.network,
+            steps=self.improvement_steps,
+            optimiser=self.improvement_optimiser,
+        )
         improved: Learner = jax.vmap(each)(
             learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB
         )

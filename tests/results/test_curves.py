@@ -1,0 +1,154 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhql.errors import RunDirectoryError
+from fedhql.results.curves import curves, load_run
+from fedhql.results.run_directory import Cell
+from tests.results.handmade import curve, rows_of, run_of, settings, write_run
+
+TWO_AGENTS = curve([10, 20, 40], [1, 3, 2], [6, 4, 8])
+
+
+def test_rows_become_curves() -> None:
+    rows = rows_of("independent", 0, TWO_AGENTS) + rows_of("fedhql", 7, TWO_AGENTS)
+    found = curves(rows, agents=2)
+    assert {arm: list(seeds) for arm, seeds in found.items()} == {"independent": [0], "fedhql": [7]}
+    assert found["fedhql"][7].consumed_E.tolist() == [10, 20, 40]
+    assert found["fedhql"][7].returns_NE.tolist() == [[1, 3, 2], [6, 4, 8]]
+
+
+def test_an_unfinished_last_evaluation_is_left_out() -> None:
+    rows = rows_of("independent", 0, TWO_AGENTS)[:-1] + rows_of("fedhql", 0, TWO_AGENTS)
+    found = curves(rows, agents=2)
+    assert found["independent"][0].returns_NE.tolist() == [[1, 3], [6, 4]]
+    assert found["independent"][0].consumed_E.tolist() == [10, 20]
+    assert len(found["fedhql"][0].consumed_E) == 3
+
+
+def test_a_cell_without_a_whole_evaluation_has_no_curve() -> None:
+    assert curves(rows_of("fedhql", 0, TWO_AGENTS)[:1], agents=2) == {}
+    assert curves([], agents=2) == {}
+
+
+def test_until_is_what_had_been_seen() -> None:
+    def seen(consumed: float) -> list[float]:
+        part = TWO_AGENTS.until(consumed)
+        return [] if part is None else part.consumed_E.tolist()
+
+    assert seen(9.9) == []
+    assert seen(10) == [10]
+    assert seen(39.9) == [10, 20]
+    assert seen(1000) == [10, 20, 40]
+    until_20 = TWO_AGENTS.until(20)
+    assert until_20 is not None
+    assert until_20.returns_NE.tolist() == [[1, 3], [6, 4]]
+
+
+def test_scores_by_hand() -> None:
+    assert TWO_AGENTS.best.tolist() == [[1, 3, 3], [6, 6, 8]]
+    assert TWO_AGENTS.max_mean().tolist() == [3, 8]
+    assert TWO_AGENTS.recent_mean().tolist() == [2, 8]
+    # Trapezoids of 10 and 20 steps: (1 + 3) / 2 * 10 + (3 + 2) / 2 * 20 = 70, over 30 steps.
+    assert TWO_AGENTS.area() == pytest.approx([70 / 30, (5 * 10 + 6 * 20) / 30])
+
+
+def test_the_recent_mean_is_of_the_last_tenth() -> None:
+    long = curve(range(1, 21), range(20))
+    assert long.recent_mean().tolist() == [(18 + 19) / 2]
+
+
+def test_scores_of_one_evaluation_are_that_evaluation() -> None:
+    one = curve([10], [7], [8])
+    for score in (one.max_mean(), one.recent_mean(), one.area()):
+        assert score.tolist() == [7, 8]
+
+
+def test_a_run_is_read_from_its_files(tmp_path: Path) -> None:
+    written = run_of(
+        {"independent": {0: TWO_AGENTS, 1: TWO_AGENTS}, "exploration=3": {0: TWO_AGENTS}},
+        best_returns={Cell("exploration=3", 0): [1.5, 2.5]},
+    )
+    write_run(written, tmp_path / "mine")
+    run = load_run(tmp_path / "mine")
+    assert run.name == "mine"
+    assert run.settings == written.settings
+    assert run.manifest == written.manifest
+    assert {arm: list(seeds) for arm, seeds in run.arms.items()} == {
+        "independent": [0, 1],
+        "exploration=3": [0],
+    }
+    assert np.array_equal(run.arms["independent"][1].returns_NE, TWO_AGENTS.returns_NE)
+    assert {cell: of.tolist() for cell, of in run.best_returns.items()} == {
+        Cell("exploration=3", 0): [1.5, 2.5]
+    }
+    assert run.budget == 100
+    assert run.agents == ["agent1", "agent2"]
+    assert run.title == "CartPole-v1, 2 agents"
+
+
+def test_a_run_that_has_just_begun_has_no_arms(tmp_path: Path) -> None:
+    directory = write_run(run_of({}), tmp_path / "begun")
+    directory.evaluations.unlink()
+    assert load_run(directory.path).arms == {}
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"holds no run of fedhql \(no manifest.json\)"):
+        load_run(tmp_path)
+
+
+NAMED = dict.fromkeys(
+    ["learning_rate=0.1", "exploration=3", "fedhql", "exploration=3,learning_rate=0.1",
+     "exploration=0", "independent"],
+    {0: TWO_AGENTS},
+)  # fmt: skip
+
+
+def test_arms_are_ordered_by_their_exploration() -> None:
+    run = run_of(NAMED)
+    assert run.ordered_arms == [
+        "independent",
+        "exploration=0",
+        "fedhql",
+        "exploration=3",
+        "exploration=3,learning_rate=0.1",
+        "learning_rate=0.1",
+    ]
+    assert run.federated_arms == run.ordered_arms[1:]
+    assert run_of({"fedhql": {}}).ordered_arms == ["fedhql"]
+
+
+def test_exploration_is_of_arms_that_differ_in_nothing_else() -> None:
+    run = run_of(NAMED, exploration=2.0)
+    assert {arm: run.exploration(arm) for arm in run.arms} == {
+        "learning_rate=0.1": None,
+        "exploration=3": 3,
+        "fedhql": 2,
+        "exploration=3,learning_rate=0.1": None,
+        "exploration=0": 0,
+        "independent": None,
+    }
+
+
+def test_labels_are_the_papers() -> None:
+    run = run_of(NAMED)
+    assert [run.label(arm) for arm in run.ordered_arms] == [
+        "DQN alone",
+        "FedHQL, λ = 0",
+        "FedHQL, λ = 1",
+        "FedHQL, λ = 3",
+        "FedHQL, λ = 3, α = 0.1",
+        "FedHQL, α = 0.1",
+    ]
+    assert run_of(NAMED, kind="sb3-dqn").label("independent") == "DQN alone"
+    mixed = settings(2)
+    mixed["agents"][1]["kind"] = "tabular"
+    assert run_of(NAMED, settings_=mixed).label("independent") == "alone"
+
+
+def test_bernsteins_rule_has_no_exploration() -> None:
+    run = run_of(NAMED, rule="bernstein")
+    assert run.label("fedhql") == "FedHQL"
+    assert run.exploration("fedhql") is None

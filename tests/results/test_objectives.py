@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from fedhql.results.curves import Arms, Run
+from fedhql.results.objectives import (
+    FRACTIONS,
+    Efficiency,
+    Welfare,
+    sample_efficiency,
+    system_welfare,
+    welfare_of,
+)
+from tests.results.handmade import curve, run_of
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def welfare(run: Run, arm: str, fraction: float) -> Welfare:
+    return next(w for w in system_welfare(run, rng()) if (w.arm, w.fraction) == (arm, fraction))
+
+
+PAIRED: Arms = {
+    "independent": {
+        0: curve([10, 40, 100], [0, 10, 20], [20, 10, 60]),
+        1: curve([10, 40, 100], [100, 100, 100], [100, 100, 100]),
+    },
+    "fedhql": {
+        1: curve([10, 40, 100], [101, 101, 101], [103, 103, 103]),
+        0: curve([10, 40, 100], [50, 40, 30], [30, 40, 50]),
+    },
+}
+
+
+def test_agents_are_averaged_within_a_seed() -> None:
+    run = run_of(PAIRED)
+    assert welfare_of(run, "independent", 0.1) == {0: (0 + 20) / 2, 1: 100}
+    assert welfare_of(run, "independent", 0.4) == {0: (10 + 20) / 2, 1: 100}
+    assert welfare_of(run, "independent", 1.0) == {0: (20 + 60) / 2, 1: 100}
+    assert welfare_of(run, "fedhql", 1.0) == {1: 102, 0: 50}
+    assert welfare_of(run, "exploration=3", 1.0) == {}
+
+
+def test_what_comes_later_in_the_budget_does_not_count() -> None:
+    assert welfare_of(run_of(PAIRED), "independent", 0.39) == {0: 10, 1: 100}
+    assert welfare_of(run_of(PAIRED), "independent", 0.05) == {}
+
+
+def test_gains_are_paired_by_seed() -> None:
+    found = welfare(run_of(PAIRED), "fedhql", 1.0)
+    assert found.seeds == 2
+    assert found.welfare.mean == (102 + 50) / 2
+    assert found.gain is not None
+    # Seed 0: 50 - 40; seed 1: 102 - 100. Two seeds' interval at 80 % reaches from one to the other.
+    assert (found.gain.mean, found.gain.low, found.gain.high) == (6, 2, 10)
+
+
+def test_only_seeds_with_a_partner_have_a_gain() -> None:
+    arms: Arms = {"independent": {0: curve([100], [10])}}
+    arms["fedhql"] = {0: curve([100], [11]), 5: curve([100], [1000])}
+    found = welfare(run_of(arms), "fedhql", 1.0)
+    assert found.seeds == 2
+    assert found.gain is not None
+    assert found.gain.mean == 1
+
+
+def test_independent_and_arms_without_it_have_no_gain() -> None:
+    assert welfare(run_of(PAIRED), "independent", 1.0).gain is None
+    alone = run_of({"fedhql": PAIRED["fedhql"]})
+    assert welfare(alone, "fedhql", 1.0).gain is None
+
+
+def test_every_arm_is_judged_at_every_fraction_it_has_reached() -> None:
+    found = [(w.fraction, w.arm) for w in system_welfare(run_of(PAIRED), rng())]
+    assert found == [(f, arm) for f in FRACTIONS[1:] for arm in ("independent", "fedhql")]
+
+
+def test_seeds_that_have_not_come_so_far_are_left_out() -> None:
+    # Phases are of 5 steps; the last, and the server's round before it, may be cut short.
+    ends = {0: 100, 1: 91, 2: 90, 3: 89, 4: 45}
+    run = run_of({"fedhql": {seed: curve([10, end], [1, 2]) for seed, end in ends.items()}})
+    assert list(welfare_of(run, "fedhql", 1.0)) == [0, 1, 2]
+    assert list(welfare_of(run, "fedhql", 0.6)) == [0, 1, 2, 3]
+    assert list(welfare_of(run, "fedhql", 0.4)) == [0, 1, 2, 3, 4]
+
+
+def test_an_estimate_reads_as_mean_and_interval() -> None:
+    assert str(welfare(run_of(PAIRED), "fedhql", 1.0).welfare) == "76 [50, 102]"
+
+
+def efficiency(federated: Arms) -> list[Efficiency]:
+    alone: Arms = {
+        "independent": {
+            0: curve([10, 20, 40], [1, 5, 4], [0, 0, 9]),
+            1: curve([10, 20, 40], [1, 2, 3], [7, 1, 1]),
+        }
+    }
+    return sample_efficiency(run_of(alone | federated), "fedhql")
+
+
+def test_ratios_of_interactions_by_hand() -> None:
+    first, second = efficiency(
+        {
+            "fedhql": {
+                0: curve([12, 25, 38], [5, 0, 0], [1, 9, 9]),
+                1: curve([12, 25, 38], [2, 2, 2], [6, 6, 8]),
+            }
+        }
+    )
+    assert (first.agent, second.agent) == ("agent1", "agent2")
+    # Agent 1 alone reached 5 after 20 (seed 0), and 3 after 40 (seed 1); federated, 3 never.
+    assert first.ratio_S == [12 / 20, np.inf]
+    assert first.probability == 0.5
+    assert first.median_ratio == np.inf
+    # Agent 2 alone reached 9 after 40, and 7 after 10.
+    assert second.ratio_S == [25 / 40, 38 / 10]
+    assert second.probability == 0.5
+    assert second.median_ratio == pytest.approx((0.625 + 3.8) / 2)
+
+
+def test_as_many_interactions_are_not_fewer() -> None:
+    first, _ = efficiency({"fedhql": {1: curve([10, 40], [1, 3], [7, 7])}})
+    assert first.ratio_S == [1]
+    assert first.probability == 0
+
+
+def test_nothing_to_compare_with() -> None:
+    assert efficiency({}) == []
+    assert efficiency({"fedhql": {2: curve([10], [1], [1])}}) == []
+    assert sample_efficiency(run_of({"fedhql": {0: curve([10], [1])}}), "fedhql") == []
