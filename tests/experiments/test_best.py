@@ -14,8 +14,6 @@ from fedhql.environments.twins import twin_of
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks
 from fedhql.experiments.build import build_agents
-from fedhql.experiments.cell import finish_cell
-from fedhql.experiments.grid_run import finish_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.run_directory import Cell, RunDirectory
@@ -201,38 +199,3 @@ def test_the_episodes_are_fresh(tmp_path: Path) -> None:
     assert len(set(fresh)) == 100 * len(KINDS)
     assert chosen_among.isdisjoint(fresh)
     assert set(fresh).isdisjoint(seeds_for(CELL.seed + 1, Stream.BEST, 0, count=100).tolist())
-
-
-def test_both_engines_write_the_same(tmp_path: Path) -> None:
-    """They keep the same policies (test_grid_run), and a run ends with playing them."""
-    settings = settings_of(
-        ["dqn"],
-        "environment.id=CartPole-v1",
-        "federation.self_learning_env_steps=40",
-        "budget.env_steps_per_agent=80",
-        "agents.hidden=[8]",
-        "agents.learning_starts=10",
-        "agents.batch_size=8",
-    )
-    cell = Cell("independent", 3)
-    messages, compiled = RunDirectory(tmp_path / "messages"), RunDirectory(tmp_path / "compiled")
-    finish_cell(
-        settings,
-        cell,
-        messages,
-        report=lambda progress: None,
-        clock=lambda: 0.0,
-        tensorboard=False,
-    )
-    finish_grid(
-        settings,
-        [cell],
-        compiled,
-        compiled.grids() / "0",
-        report=lambda progress: None,
-        clock=lambda: 0.0,
-        tensorboard=False,
-    )
-    ours = messages.best_returns(cell).read_bytes()
-    assert ours == compiled.best_returns(cell).read_bytes()
-    assert list(json.loads(ours)) == ["agent1"]

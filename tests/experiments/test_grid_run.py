@@ -179,6 +179,15 @@ def test_both_engines_keep_the_same_policies(
                 np.testing.assert_allclose(mine[name], other[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_both_engines_play_the_best_policies_the_same(
+    cell: Cell, compiled: Path, messages: Path
+) -> None:
+    ours, theirs = (RunDirectory(home).best_returns(cell) for home in (compiled, messages))
+    assert list(json.loads(ours.read_text())) == ["agent1", "agent2"]
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
 def test_each_lane_ends_when_its_budget_is_spent(compiled: Path) -> None:
     ends = {}
     for cell in CELLS:

@@ -47,7 +47,10 @@ def test_the_papers_suite_is_its_four_experiments() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_each_experiment_is_a_suite_of_its_own(name: str) -> None:
-    assert plan(name) == [run for run in plan("paper") if run.directory.path.name == name]
+    (alone,) = plan(name)
+    (among,) = [run for run in plan("paper") if run.directory.path.name == name]
+    assert alone.directory.path == among.directory.path
+    assert (alone.settings, alone.arms, alone.seeds) == (among.settings, among.arms, among.seeds)
 
 
 def test_every_suite_is_made_of_presets() -> None:
@@ -57,9 +60,9 @@ def test_every_suite_is_made_of_presets() -> None:
 @pytest.mark.parametrize(
     ("fraction", "budgets"),
     [
-        (1.0, [2_000_000, 2_000_000, 2_000_000, 2_000_000]),
-        (0.25, [500_000, 500_000, 500_000, 500_000]),
-        (0.0123456, [24_691, 24_691, 24_691, 24_691]),  # rounded to whole steps
+        (1.0, [2_000_000, 2_000_000, 4_000_000, 4_000_000]),
+        (0.25, [500_000, 500_000, 1_000_000, 1_000_000]),
+        (0.0123456, [24_691, 24_691, 49_382, 49_382]),  # rounded to whole steps
     ],
 )
 def test_a_fraction_of_the_papers_budget(fraction: float, budgets: list[int]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedhql.errors import RunDirectoryError
-from fedhql.results.curves import curves, load_run
+from fedhql.results.load import curves, load_run
 from fedhql.results.run_directory import Cell
 from tests.results.handmade import curve, rows_of, run_of, settings, write_run
 

@@ -26,8 +26,8 @@ from fedhql.experiments.settings import (
     with_backbone,
 )
 from fedhql.results.arms import FEDHQL, INDEPENDENT
-from fedhql.results.curves import load_run
 from fedhql.results.figures import draw_figures
+from fedhql.results.load import load_run
 from fedhql.results.run_directory import RunDirectory
 from fedhql.results.tensorboard import require_tensorboard
 
@@ -184,6 +184,7 @@ def run(
 app.command()(studies.suite)
 app.command()(studies.report)
 app.command()(studies.compare)
+app.command()(studies.archive)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands about several arms or runs at once: suite, report, compare."""
+"""Commands about several arms or runs at once: suite, report, compare, archive."""
 
 import sys
 import time
@@ -14,13 +14,14 @@ from rich.table import Table as RichTable
 
 from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
 from fedhql.cli.display import LiveDisplay
-from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.errors import SettingsError
 from fedhql.experiments.suite import ARMS, SEEDS, SUITES, SuiteRun, plan_suite, run_suite
+from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
-from fedhql.results.curves import Run, load_run
+from fedhql.results.curves import Run
 from fedhql.results.figures import draw_figures
+from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import write_report
-from fedhql.results.run_directory import RunDirectory
 from fedhql.results.statistics import PAPER_LEVEL
 from fedhql.results.tables import Table, welfare_table
 
@@ -132,6 +133,17 @@ def compare(
         out.write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
 
 
+def archive(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or suites of runs.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for each run goes here.")],
+) -> None:
+    """Keep what `report` and `compare` need of runs, small enough to commit."""
+    for run in _load(directories):
+        write_archive(run, out / run.name)
+
+
 def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> None:
     for run in runs:
         _print(console, welfare_table(run, _rng(), level), run.name)
@@ -141,15 +153,7 @@ def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> N
 
 
 def _load(directories: Sequence[Path]) -> list[Run]:
-    found = []
-    for path in directories:
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-        runs = [path] if RunDirectory(path).is_run() else inside
-        runs = [each for each in runs if RunDirectory(each).is_run()]
-        if not runs:
-            raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
-        found += [load_run(each) for each in runs]
-    return found
+    return [run for path in directories for run in load_runs(path)]
 
 
 def _print(console: Console, table: Table, of: str = "") -> None:

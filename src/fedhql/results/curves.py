@@ -1,20 +1,16 @@
 """A run's evaluations as arrays, and the scores read off them."""
 
-import json
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.errors import RunDirectoryError
 from fedhql.results.arms import FEDHQL, INDEPENDENT, label, order
-from fedhql.results.records import EvaluationRow, read_rows
-from fedhql.results.run_directory import Cell, RunDirectory
+from fedhql.results.records import EvaluationRow
+from fedhql.results.run_directory import Cell
 
 Floats = NDArray[np.float64]
 RECENT = 0.1  # the last tenth of the evaluations
@@ -116,25 +112,6 @@ class Run:
 
     def _only_dqn(self) -> bool:
         return all(agent["kind"] in ("dqn", "sb3-dqn") for agent in self.settings["agents"])
-
-
-def load_run(path: Path) -> Run:
-    directory = RunDirectory(path)
-    if not directory.is_run():
-        raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")
-    rows = read_rows(directory.evaluations, EvaluationRow) if directory.evaluations.exists() else []
-    settings = tomllib.loads(directory.settings.read_text())
-    return Run(
-        name=path.resolve().name,
-        settings=settings,
-        manifest=directory.read_manifest(),
-        arms=curves(rows, agents=len(settings["agents"])),
-        best_returns={
-            cell: np.array(list(json.loads(found.read_text()).values()), dtype=np.float64)
-            for cell in directory.cells()
-            if (found := directory.best_returns(cell)).exists()
-        },
-    )
 
 
 def curves(rows: list[EvaluationRow], agents: int) -> Arms:

@@ -31,6 +31,7 @@ Style = tuple[str, Any]  # colour, linestyle
 POINTS = 200  # of a drawn curve
 BAND_RESAMPLES = 1_000  # of a band, at each of its points
 AGENTS_A_ROW = 5
+LEGEND_COLUMN = 2.4  # inches, the longest label's
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
 BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
 MEASURES: dict[str, Callable[[Curve], Floats]] = {
@@ -60,6 +61,7 @@ def draw_figures(runs: Sequence[Run], home: Path, rng: np.random.Generator) -> l
 
 def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
     """Mean over agents: a column for each run (one run: a column for each measure)."""
+    chosen = styles(runs)
     rows, columns = (2, len(runs)) if len(runs) > 1 else (1, 2)
     figure = Figure(figsize=(4.6 * columns + 0.8, 3.4 * rows + 0.8), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
@@ -71,7 +73,7 @@ def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
                     (curve.consumed_E, measure(curve).mean(axis=0))
                     for curve in run.arms[arm].values()
                 ]
-                _draw(axes, run.label(arm), styles(run)[arm], averaged, rng)
+                _draw(axes, run.label(arm), chosen[run.label(arm)], averaged, rng)
             axes.set_title(f"{run.title}\n{name}", fontsize=10)
             axes.set_ylabel("mean over agents")
     figure.supxlabel(X_LABEL, fontsize=10)
@@ -81,19 +83,21 @@ def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
 
 def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
     """Each agent on the paper's metric: a row (or two) for each run."""
+    chosen = styles(runs)
     rows = [
         (run, list(range(first, min(first + AGENTS_A_ROW, len(run.agents)))))
         for run in runs
         for first in range(0, len(run.agents), AGENTS_A_ROW)
     ]
     columns = max(len(agents) for _, agents in rows)
-    figure = Figure(figsize=(2.7 * columns + 1, 2.5 * len(rows) + 1), layout="constrained")
+    width = max(2.7 * columns + 1, 5.4)  # room for the label below
+    figure = Figure(figsize=(width, 2.5 * len(rows) + 1), layout="constrained")
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for line, (run, agents) in zip(panels, rows, strict=True):
         for axes, n in zip(line, agents, strict=False):
             for arm in run.ordered_arms:
                 points = [(curve.consumed_E, curve.best[n]) for curve in run.arms[arm].values()]
-                _draw(axes, run.label(arm), styles(run)[arm], points, rng)
+                _draw(axes, run.label(arm), chosen[run.label(arm)], points, rng)
             axes.set_title(run.agents[n].replace("agent", "Agent"), fontsize=10)
         for axes in line[len(agents) :]:
             axes.set_axis_off()
@@ -147,6 +151,7 @@ def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
 
 def profile_figure(runs: Sequence[Run]) -> Figure:
     """The share of agents and seeds that reach a return, at 20 % and at all of the budget."""
+    chosen = styles(runs)
     figure = Figure(figsize=(4.4 * len(runs) + 0.8, 6.6), layout="constrained")
     panels = figure.subplots(2, len(runs), squeeze=False)
     for column, run in zip(panels.T, runs, strict=True):
@@ -162,9 +167,9 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
         for axes, fraction in zip(column, (0.2, 1.0), strict=True):
             for arm in run.ordered_arms:
                 if scores[arm, fraction].size:
-                    colour, dashes = styles(run)[arm]
-                    shares = performance_profile(scores[arm, fraction], thresholds)
                     name = run.label(arm)
+                    colour, dashes = chosen[name]
+                    shares = performance_profile(scores[arm, fraction], thresholds)
                     axes.plot(thresholds, shares, color=colour, linestyle=dashes, label=name)
             axes.set_title(f"{run.title}, {fraction:.0%} of the budget", fontsize=10)
             axes.set_ylim(-0.02, 1.02)
@@ -177,11 +182,11 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
 Points = tuple[Floats, Floats]
 
 
-def styles(run: Run) -> dict[str, Style]:
-    chosen = {
-        arm: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, arm in enumerate(run.federated_arms)
-    }
-    return {INDEPENDENT: INDEPENDENT_STYLE, **chosen}
+def styles(runs: Sequence[Run]) -> dict[str, Style]:
+    """By label: runs with other arms share a legend, so that a label has one style in all."""
+    federated = dict.fromkeys(run.label(arm) for run in runs for arm in run.federated_arms)
+    chosen = {name: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, name in enumerate(federated)}
+    return {run.label(INDEPENDENT): INDEPENDENT_STYLE for run in runs} | chosen
 
 
 def mean_and_band(
@@ -225,8 +230,9 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
         entries = dict(zip(names, handles, strict=True)) | entries
+    columns = max(1, int(figure.get_figwidth() / LEGEND_COLUMN))
     figure.legend(
-        entries.values(), entries.keys(), loc="outside upper center", ncols=6, frameon=False
+        entries.values(), entries.keys(), loc="outside upper center", ncols=columns, frameon=False
     )
 
 

@@ -13,7 +13,7 @@ import tomli_w
 
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
-from fedhql.results.figures import BEST, EACH, MEASURES, Points, mean_and_band, styles
+from fedhql.results.figures import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
 from fedhql.results.files import write_atomically
 from fedhql.results.tables import Table, claims_table, run_tables
 
@@ -25,7 +25,7 @@ def write_report(
 ) -> list[Path]:
     """`out`.html and `out`.md."""
     claims = claims_table(check_claims(runs, rng))
-    tables = {run.name: run_tables(run, rng, level) for run in runs}
+    tables = [run_tables(run, rng, level) for run in runs]
     title = "FedHQL: " + ", ".join(run.name for run in runs)
     page, text = out.with_suffix(".html"), out.with_suffix(".md")
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -34,13 +34,11 @@ def write_report(
     return [page, text]
 
 
-def _markdown(
-    title: str, runs: Sequence[Run], claims: Table, tables: dict[str, list[Table]]
-) -> str:
+def _markdown(title: str, runs: Sequence[Run], claims: Table, tables: Sequence[list[Table]]) -> str:
     parts = [f"# {title}\n", claims.markdown()]
-    for run in runs:
+    for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
-        parts += [table.markdown() for table in tables[run.name]]
+        parts += [table.markdown() for table in of_run]
     return "\n".join(parts)
 
 
@@ -48,19 +46,20 @@ def _html(
     title: str,
     runs: Sequence[Run],
     claims: Table,
-    tables: dict[str, list[Table]],
+    tables: Sequence[list[Table]],
     rng: np.random.Generator,
 ) -> str:
     panels: list[Panel] = []
     body = [f"<h1>{escape(title)}</h1>", claims.html(), _toggles(runs)]
-    for number, run in enumerate(runs):
-        wide, small = _panels(run, f"run{number}", rng)
+    chosen = styles(runs)
+    for number, (run, of_run) in enumerate(zip(runs, tables, strict=True)):
+        wide, small = _panels(run, f"run{number}", chosen, rng)
         panels += wide + small
         body += [
             f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
             f"<p>{escape(_facts(run))}</p>",
             _places(wide, "panels wide"),
-            *(table.html() for table in tables[run.name]),
+            *(table.html() for table in of_run),
             "<h3>Each agent, max mean return</h3>",
             _places(small, "panels"),
             "<details><summary>Settings</summary>",
@@ -93,11 +92,11 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _toggles(runs: Sequence[Run]) -> str:
     """A box for each arm, for all plots at once; the same colour everywhere."""
-    boxes = {}
+    boxes, chosen = {}, styles(runs)
     for run in runs:
         for arm in run.ordered_arms:
-            colour, _ = styles(run)[arm]
             name = run.label(arm)
+            colour, _ = chosen[name]
             boxes[name] = (
                 f'<label><input type="checkbox" value="{escape(name)}" checked>'
                 f'<span class="swatch" style="background:{colour}"></span>{escape(name)}</label>'
@@ -110,7 +109,9 @@ def _places(panels: Sequence[Panel], kind: str) -> str:
     return f'<div class="{kind}">{inside}</div>'
 
 
-def _panels(run: Run, prefix: str, rng: np.random.Generator) -> tuple[list[Panel], list[Panel]]:
+def _panels(
+    run: Run, prefix: str, chosen: dict[str, Style], rng: np.random.Generator
+) -> tuple[list[Panel], list[Panel]]:
     """Mean over agents on both measures; then each agent on the paper's."""
     wide = [
         _panel(
@@ -121,6 +122,7 @@ def _panels(run: Run, prefix: str, rng: np.random.Generator) -> tuple[list[Panel
                 arm: [(c.consumed_E, MEASURES[name](c).mean(axis=0)) for c in seeds.values()]
                 for arm, seeds in run.arms.items()
             },
+            chosen,
             rng,
         )
         for key, name in (("best", BEST), ("each", EACH))
@@ -134,6 +136,7 @@ def _panels(run: Run, prefix: str, rng: np.random.Generator) -> tuple[list[Panel
                 arm: [(c.consumed_E, c.best[n]) for c in seeds.values()]
                 for arm, seeds in run.arms.items()
             },
+            chosen,
             rng,
         )
         for n, agent in enumerate(run.agents)
@@ -146,13 +149,14 @@ def _panel(
     title: str,
     run: Run,
     seeds: dict[str, list[Points]],
+    chosen: dict[str, Style],
     rng: np.random.Generator,
 ) -> Panel:
     traces: list[dict[str, Any]] = []
     for arm in run.ordered_arms:
-        colour, _ = styles(run)[arm]
-        x, mean, low, high = mean_and_band(seeds[arm], rng)
         name = run.label(arm)
+        colour, _ = chosen[name]
+        x, mean, low, high = mean_and_band(seeds[arm], rng)
         common = {"meta": name, "mode": "lines", "type": "scatter", "showlegend": False}
         if len(seeds[arm]) > 1:
             around = np.concatenate([low, high[::-1]])

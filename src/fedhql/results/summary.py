@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedhql.results.curves import Run, load_run
+from fedhql.results.curves import Run
 from fedhql.results.files import write_atomically
+from fedhql.results.load import load_run
 from fedhql.results.run_directory import RunDirectory
 
 

@@ -1,0 +1,43 @@
+"""Runs from their directories, or from what was archived of them."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from fedhql.errors import RunDirectoryError
+from fedhql.results.archive import CURVES, read_best_returns, read_curves
+from fedhql.results.curves import Run, curves
+from fedhql.results.records import EvaluationRow, read_rows
+from fedhql.results.run_directory import RunDirectory
+
+
+def load_run(path: Path) -> Run:
+    directory = RunDirectory(path)
+    if not directory.is_run():
+        raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")
+    settings = tomllib.loads(directory.settings.read_text())
+    if (path / CURVES).exists():
+        arms, best_returns = read_curves(path), read_best_returns(path)
+    else:
+        written = directory.evaluations.exists()
+        rows = read_rows(directory.evaluations, EvaluationRow) if written else []
+        arms = curves(rows, agents=len(settings["agents"]))
+        best_returns = {
+            cell: np.array(list(json.loads(found.read_text()).values()), dtype=np.float64)
+            for cell in directory.cells()
+            if (found := directory.best_returns(cell)).exists()
+        }
+    return Run(path.resolve().name, settings, directory.read_manifest(), arms, best_returns)
+
+
+def load_runs(path: Path) -> list[Run]:
+    """A run, or all runs of a suite."""
+    if RunDirectory(path).is_run():
+        return [load_run(path)]
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    runs = [load_run(each) for each in inside if RunDirectory(each).is_run()]
+    if not runs:
+        raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
+    return runs
