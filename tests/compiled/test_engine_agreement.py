@@ -1,13 +1,21 @@
 """The same federation by messages and compiled: phase by phase and server step by server step."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.settings import read_settings
 from fedhql.results.run_directory import Cell
-from tests.compiled.both_engines import Round, by_compiled_programs, by_messages
+from tests.compiled.both_engines import (
+    PLENTY,
+    Round,
+    by_compiled_programs,
+    by_messages,
+    server_seeds,
+)
 
 SETTINGS = read_settings("""
 [environment]
@@ -76,6 +84,34 @@ def test_the_server_does_the_same(cell: Cell, compiled: Histories, messages: His
         for mine, other in zip(ours.targets, theirs.targets, strict=True):
             close(mine, other)
         close(ours.figures, theirs.figures)
+
+
+CARRIED = read_settings(
+    SETTINGS.as_toml(),
+    ["federation.server_environments=carry-over", "federation.horizon_steps=5"],
+)
+
+
+def test_episodes_that_go_on_in_the_next_round_are_the_same(tmp_path: Path) -> None:
+    """Also through a checkpoint; and they are others than those that begin anew."""
+    cell = Cell("fedhql", 0)
+    messages = by_messages(CARRIED, cell, ROUNDS)
+    grid = build_grid(CARRIED, [cell])
+    for number, theirs in enumerate(messages):
+        grid.self_learn(np.full(1, 41 * (number + 1)))
+        seeds_FB = server_seeds(CARRIED, cell, number)[None]
+        outcome = grid.federate(seeds_FB, np.full(1, PLENTY))
+        assert int(outcome.server_env_steps[0]) == theirs.figures[0]
+        for n in range(3):
+            close(grid.policy(0, n)[1], theirs.improved[n])
+        home = tmp_path / str(number)
+        home.mkdir()
+        grid.save(home)
+        grid = build_grid(CARRIED, [cell])
+        grid.restore(home)
+    begun_anew = read_settings(CARRIED.as_toml(), ["federation.server_environments=reset"])
+    (_, others, *_) = by_messages(begun_anew, cell, 2)
+    assert others.figures != messages[1].figures
 
 
 def test_the_comparison_is_about_something(compiled: Histories) -> None:

@@ -1,8 +1,13 @@
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.make import make_environment
+from fedhql.environments.twin_batch import TwinBatch
+from fedhql.environments.twins import TWINS
 
 
 def test_rows_follow_gymnasium_and_leave_when_their_episode_ends() -> None:
@@ -38,7 +43,51 @@ def test_truncated_ends_without_terminating() -> None:
 
 def test_fewer_seeds_than_environments_but_never_more() -> None:
     batch = EnvironmentBatch("FrozenLake-v1", 5)
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(ValueError, match="6 seeds for 5"):
         batch.reset(range(6))
     assert batch.reset([1, 2]).shape == (2,)
     assert batch.step(np.array([0, 1]))[0].shape == (2,)
+
+
+def gymnasium() -> EnvironmentBatch:
+    return EnvironmentBatch("CartPole-v1", 3)
+
+
+def twins() -> TwinBatch:
+    return TwinBatch(TWINS["CartPole-v1"], 3)
+
+
+def play(batch: Any, steps: int) -> list[Any]:
+    """Row 0 falls left as fast as it can; the others are balanced for a while."""
+    seen = []
+    for number in range(steps):
+        actions = np.array([0 if row == 0 else (number + row) % 2 for row in batch.running])
+        seen.append([np.array(part).tolist() for part in batch.step(actions)])
+    return seen
+
+
+@pytest.mark.parametrize("make", [gymnasium, twins])
+def test_only_ended_episodes_begin_anew_when_a_batch_goes_on(make: Any) -> None:
+    batch, fresh = make(), make()
+    begun = batch.go_on([1, 2, 3])
+    np.testing.assert_array_equal(begun, fresh.reset([1, 2, 3]))
+    last = play(batch, 12)[-1]
+    assert batch.running.tolist() == [1, 2]
+    states = batch.go_on([7, 8, 9])
+    assert batch.running.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(states[0], fresh.reset([7, 8, 9])[0])
+    np.testing.assert_array_equal(states[1:], np.array(last[0], dtype=np.float32)[-2:])
+
+
+@pytest.mark.parametrize("make", [gymnasium, twins])
+def test_a_batch_goes_on_from_a_written_position(make: Any) -> None:
+    batch, restored = make(), make()
+    restored.go_to(json.loads(json.dumps(batch.position())))  # before anything has begun
+    assert len(restored.running) == 0
+    batch.go_on([1, 2, 3])
+    play(batch, 12)
+    restored.reset([4, 5, 6])
+    restored.go_to(json.loads(json.dumps(batch.position())))
+    for one in (batch, restored):
+        one.go_on([7, 8, 9])
+    assert play(restored, 5) == play(batch, 5)

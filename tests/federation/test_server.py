@@ -26,6 +26,9 @@ class Counting:
         self.step_number = 0
         return self.states
 
+    def go_on(self, seeds: Sequence[int]) -> Any:
+        return self.reset(seeds) if not hasattr(self, "states") else self.states
+
     def step(self, actions: Any) -> Any:
         self.step_number += 1
         self.states = self.states + 1
@@ -205,3 +208,22 @@ def test_a_bad_agent_is_left_out_named_and_counted(caplog: pytest.LogCaptureFixt
 def test_with_nobody_left_it_stops() -> None:
     with pytest.raises(NoUsableAnswers, match=r"agent1.*NaN"):
         server([Linear([np.nan, 0])], Counting({})).federate(Budget(1000, 1), [1])
+
+
+def test_carried_over_environments_go_on_in_the_next_round() -> None:
+    asked = []
+    for carry_over in (False, True):
+        agent = Linear([1, 2])
+        federation = FederationServer(
+            InProcessCohort([agent], 2),
+            Counting({}),
+            lambda q: fed_ucb(q, 0.0),
+            horizon_steps=2,
+            learning_rate=LEARNING_RATE,
+            discount=DISCOUNT,
+            carry_over=carry_over,
+        )
+        for _ in range(2):
+            federation.federate(Budget(1000, 1), [10])
+        asked.append([states for (states, _, _) in agent.improvements])
+    assert asked == [[[10], [11], [10], [11]], [[10], [11], [12], [13]]]

@@ -19,7 +19,7 @@ from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.population import Dqn, advance, begin_episodes
 from fedhql.compiled.cohort import Learners, Members, cohort_numbers, form_cohort
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
-from fedhql.environments.lanes import Episodes, Lanes
+from fedhql.environments.lanes import Episodes, Lanes, chosen
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
@@ -40,6 +40,7 @@ class Grid:
         phase_env_steps: int,
         budget_env_steps: int,
         pad: bool,
+        carry_over: bool = False,
         backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     ) -> None:
@@ -64,7 +65,9 @@ class Grid:
             rule,
             horizon_steps=int(max(arms.horizon_steps, default=0)),
             discount=discount,
+            carry_over=carry_over,
         )
+        self._open: tuple[Episodes, Array] | None = None  # the server's episodes that go on
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
             each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)
@@ -124,14 +127,21 @@ class Grid:
 
     def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
         """One round in each federated lane, of at most `affordable_F` server steps."""
-        self.learners, outcome = _federate(
+        episodes = begin_episodes(self._server.lanes, jnp.asarray(seeds_FB.ravel()))
+        if self._open is not None:
+            before, open_M = self._open
+            episodes = chosen(open_M, before, episodes)
+        self.learners, outcome, *after = _federate(
             self._server,
             self.learners,
             self._numbers,
             self._arms,
-            begin_episodes(self._server.lanes, jnp.asarray(seeds_FB.ravel())),
+            episodes,
             jnp.asarray(np.minimum(affordable_F, 2**31 - 1), dtype=jnp.int32),
         )
+        if self._server.carry_over:
+            episodes, open_M = after
+            self._open = episodes, open_M
         return Outcome(*outcome)
 
     def policy(self, lane: int, agent: int) -> tuple[Network, NDArray[np.float32]]:
@@ -155,6 +165,8 @@ class Grid:
             home.mkdir()
             save_arrays(home / "learner", self.learners[p])
             save_experience(home, experience)
+        if self._open is not None:
+            save_arrays(directory / "server", self._open)
 
     def restore(self, directory: Path) -> None:
         for p in range(len(self._experiences)):
@@ -162,6 +174,9 @@ class Grid:
             self._put(p, load_arrays(home / "learner", self.learners[p]))
             self._experiences[p] = load_experience(home, self._experiences[p])
         self.env_steps = int(self._experiences[0].env_steps)
+        if (directory / "server.0.npy").exists():
+            like = begin_episodes(self._server.lanes, jnp.zeros(1, dtype=jnp.uint32))
+            self._open = load_arrays(directory / "server", (like, jnp.zeros(1, dtype=bool)))
 
     def _put(self, p: int, learner: Learner) -> None:
         self.learners = (*self.learners[:p], learner, *self.learners[p + 1 :])
@@ -204,15 +219,15 @@ def _federate(
     arms: ArmNumbers,
     episodes: Episodes,
     affordable_F: Array,
-) -> tuple[Learners, Outcome]:
+) -> tuple[Learners, Outcome, Episodes, Array]:
     """The federated lanes come first; the others' learners are handed through."""
     F = len(affordable_F)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
-    improved, outcome = server.federate(
+    improved, outcome, episodes, open_M = server.federate(
         first(learners), first(numbers), arms, episodes, affordable_F
     )
     after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
-    return after, outcome
+    return after, outcome, episodes, open_M
 
 
 _greedy_returns: Callable[..., tuple[Array, Array]] = jax.jit(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.cohort import CompiledCohort, Learners
-from fedhql.environments.lanes import Episodes, Lanes
+from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.td import fed_td
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
@@ -69,6 +69,7 @@ class Server:
     rule: str
     horizon_steps: int  # of the lane with the most
     discount: float
+    carry_over: bool = False  # episodes that have not ended go on in the next round
 
     def federate(
         self,
@@ -77,20 +78,23 @@ class Server:
         arms: ArmNumbers,
         episodes: Episodes,
         affordable_F: Array,
-    ) -> tuple[Learners, Outcome]:
-        """One round in each lane, of at most `affordable_F` server steps in all."""
+    ) -> tuple[Learners, Outcome, Episodes, Array]:
+        """One round in each lane, of at most `affordable_F` server steps in all.
+
+        -> also where the episodes stand, and (M,) which of them have not ended.
+        """
         F = len(affordable_F)
         B = len(self.lanes.observe(episodes)) // F
         N = sum(len(each.agents) for each in self.cohort.members)
         running = jnp.arange(B) < arms.query_batch[:, None]
 
         def going_on(carry: Any) -> Array:
-            number, _, _, running, _ = carry
+            number, _, _, running, _, _ = carry
             more: Array = (number < self.horizon_steps) & running.any()
             return more
 
         def step(carry: Any) -> Any:
-            number, learners, episodes, running, outcome = carry
+            number, learners, episodes, running, open_FB, outcome = carry
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
@@ -101,7 +105,12 @@ class Server:
                 outcome.refused + taken.refused,
                 outcome.unanswered | taken.unanswered,
             )
-            return number + 1, taken.learners, taken.episodes, running & ~taken.ended, outcome
+            after = taken.episodes
+            if self.carry_over:  # rows that took no part stay where they are
+                after = chosen(running.ravel(), after, episodes)
+            open_FB = open_FB & ~(running & taken.ended)
+            running = running & ~taken.ended
+            return number + 1, taken.learners, after, running, open_FB, outcome
 
         nothing = Outcome(
             jnp.zeros(F, dtype=jnp.int32),
@@ -109,9 +118,9 @@ class Server:
             jnp.zeros((F, N), dtype=jnp.int32),
             jnp.zeros(F, dtype=bool),
         )
-        start = (jnp.int32(0), learners, episodes, running, nothing)
-        _, learners, _, _, outcome = jax.lax.while_loop(going_on, step, start)
-        return learners, outcome
+        start = (jnp.int32(0), learners, episodes, running, running, nothing)
+        _, learners, episodes, _, open_FB, outcome = jax.lax.while_loop(going_on, step, start)
+        return learners, outcome, episodes, open_FB.ravel()
 
     def step(
         self,

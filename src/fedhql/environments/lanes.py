@@ -60,6 +60,13 @@ class Lanes(Protocol):
         """
 
 
+def chosen(rows_M: Array, yes: Episodes, no: Episodes) -> Episodes:
+    """Row by row from one or the other."""
+    return jax.tree.map(
+        lambda a, b: jnp.where(rows_M.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no
+    )
+
+
 class TwinEpisodes(NamedTuple):
     """Where M lanes of a twin stand."""
 

@@ -1,5 +1,6 @@
 """A batch of twins for whoever is not compiled: the same calls as `EnvironmentBatch`."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.environments.lanes import Episodes, Step, TwinLanes
+from fedhql.environments.lanes import Episodes, Step, TwinEpisodes, TwinLanes, chosen
 from fedhql.environments.twins import Twin
 
 
@@ -23,10 +24,19 @@ class TwinBatch:
 
     def reset(self, seeds: Any) -> NDArray[Any]:
         """Start an episode per seed (at most B) -> states (len(seeds), D)."""
-        self.running = np.arange(len(seeds))
+        self.running = np.empty(0, dtype=np.int64)
+        return self.go_on(seeds)
+
+    def go_on(self, seeds: Any) -> NDArray[Any]:
+        """Start one where none is running -> the states of all."""
         seeds_B = np.zeros(self._size, dtype=np.uint32)
         seeds_B[: len(seeds)] = seeds
-        self._episodes, states = _begin(self._lanes, jnp.asarray(seeds_B))
+        running_B = np.zeros(self._size, dtype=bool)
+        running_B[self.running] = True
+        fresh = _begin(self._lanes, jnp.asarray(seeds_B))
+        before = fresh if self._episodes is None else self._episodes
+        self._episodes, states = _go_on(self._lanes, before, fresh, jnp.asarray(running_B))
+        self.running = np.arange(len(seeds))
         return np.array(states)[: len(seeds)]
 
     def step(
@@ -47,14 +57,37 @@ class TwinBatch:
             ended,
         )
 
+    def position(self) -> dict[str, Any]:
+        """Where it stands, as JSON, which keeps every bit of a float32."""
+        episodes = [] if self._episodes is None else self._episodes
+        return {
+            "running": self.running.tolist(),
+            "episodes": [np.asarray(array).tolist() for array in episodes],
+        }
+
+    def go_to(self, position: Mapping[str, Any]) -> None:
+        self.running = np.array(position["running"], dtype=np.int64)
+        if position["episodes"]:
+            states, elapsed = position["episodes"]
+            self._episodes = TwinEpisodes(
+                jnp.asarray(states, dtype=jnp.float32), jnp.asarray(elapsed, dtype=jnp.int32)
+            )
+
     def close(self) -> None:
         pass
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(lanes: TwinLanes, seeds_B: jax.Array) -> tuple[Episodes, jax.Array]:
-    episodes = lanes.begin(seeds_B)
-    return episodes, lanes.observe(episodes)
+def _begin(lanes: TwinLanes, seeds_B: jax.Array) -> Episodes:
+    return lanes.begin(seeds_B)
+
+
+@partial(jax.jit, static_argnums=0)
+def _go_on(
+    lanes: TwinLanes, episodes: Episodes, fresh: Episodes, running_B: jax.Array
+) -> tuple[Episodes, jax.Array]:
+    kept = chosen(running_B, episodes, fresh)
+    return kept, lanes.observe(kept)
 
 
 @partial(jax.jit, static_argnums=0)

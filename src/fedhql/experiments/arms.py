@@ -7,7 +7,8 @@ from fedhql.experiments.explain import explain
 from fedhql.experiments.settings import ExperimentSettings, FederationSettings, contradiction
 from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
 
-NUMBERS = [name for name in FederationSettings.model_fields if name != "rule"]
+WORDS = ("rule", "server_environments")
+NUMBERS = [name for name in FederationSettings.model_fields if name not in WORDS]
 
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:

@@ -76,6 +76,7 @@ def build_server(
         horizon_steps=federation.horizon_steps,
         learning_rate=federation.learning_rate,
         discount=settings.environment.discount,
+        carry_over=federation.carry_over,
     )
 
 

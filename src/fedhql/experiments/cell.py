@@ -76,6 +76,8 @@ class _CellRun:
         )
         if self._server is not None:
             self._server.refused = self._books.refused
+            if state is not None and "server_environments" in state:
+                self._server_environments.go_to(state["server_environments"])
         self._learned_in_phase = 0
 
     def until_budget_is_spent(self) -> None:
@@ -136,6 +138,8 @@ class _CellRun:
                 _in_new_directory(directory / name, agent.save)
             state = self._books.state()
             state["checkpoint_seconds"] = self._checkpoints.seconds_spent
+            if self._server is not None and self._settings.federation.carry_over:
+                state["server_environments"] = self._server_environments.position()
             (directory / "cell.json").write_text(json.dumps(state))
 
     def _keep(self, which: str, agents: Iterable[int]) -> None:

@@ -37,6 +37,11 @@ def _why_not_compiled(settings: ExperimentSettings) -> SettingsError | MissingEx
             f"--engine compiled has no {environment.id}{options}; it has "
             f"{', '.join((*TWIN_IDS, *ENVPOOL_IDS))}, without options"
         )
+    if environment.id in ENVPOOL_IDS and settings.federation.carry_over:
+        return SettingsError(
+            f"--engine compiled cannot carry {environment.id} over between rounds: EnvPool's "
+            "episodes cannot be saved"
+        )
     if environment.id in ENVPOOL_IDS and find_spec("envpool") is None:
         return MissingExtra.named("envpool", f"--engine compiled with {environment.id}")
     return None

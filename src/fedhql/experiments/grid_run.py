@@ -277,6 +277,7 @@ def build_grid(
         ),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
+        carry_over=settings.federation.carry_over,
         backwards=backwards,
         on_self_learned=on_self_learned,
     )

@@ -47,6 +47,12 @@ class FederationSettings(_Section):
     """B, the server's parallel environments"""
     self_learning_env_steps: PositiveInt = 5_000
     """K, between two federation rounds"""
+    server_environments: Literal["reset", "carry-over"] = "reset"
+    """At a round's start: all begin anew, or only those whose episode had ended."""
+
+    @property
+    def carry_over(self) -> bool:
+        return self.server_environments == "carry-over"
 
     def action_rule(self) -> Rule:
         if self.rule == "mean-std":

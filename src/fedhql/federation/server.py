@@ -28,6 +28,9 @@ class ServerEnvironments(Protocol):
     def reset(self, seeds: Sequence[int]) -> States:
         """Start one episode per seed -> states (B, *obs)."""
 
+    def go_on(self, seeds: Sequence[int]) -> States:
+        """The same, but where an episode has not ended it goes on."""
+
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[States, Values, NDArray[np.bool_], NDArray[np.bool_]]:
@@ -57,6 +60,7 @@ class FederationServer:
         horizon_steps: int,
         learning_rate: float,
         discount: float,
+        carry_over: bool = False,
     ) -> None:
         self._cohort = cohort
         self._environments = environments
@@ -64,16 +68,18 @@ class FederationServer:
         self._horizon_steps = horizon_steps
         self._learning_rate = learning_rate
         self._discount = discount
+        self._carry_over = carry_over
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
     def federate(self, budget: Budget, seeds: Sequence[int]) -> tuple[Budget, RoundFigures]:
-        """One round: reset an environment per seed, then up to `horizon_steps` server steps.
+        """One round: an environment per seed, then up to `horizon_steps` server steps.
 
         Ends early when all environments have, or when the next step would overspend.
         """
         spent_before, refused_before = budget.server_env_steps, self.refused.total()
         sums = np.zeros(3)  # of spread, TD error and loss, over all server transitions
-        states = self._environments.reset(seeds)
+        begin = self._environments.go_on if self._carry_over else self._environments.reset
+        states = begin(seeds)
         for _ in range(self._horizon_steps):
             if not 0 < len(states) <= budget.remaining_env_steps:
                 break
