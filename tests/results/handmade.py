@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+from numpy.typing import ArrayLike
 
 from fedhql.results.curves import Arms, Curve, Run
 from fedhql.results.records import EvaluationRow, RecordFile
@@ -18,7 +19,7 @@ PHASE = 5
 MANIFEST: dict[str, Any] = {"seeds": [0, 1, 2], "arms": ["independent", "fedhql"], "cores": 2}
 
 
-def curve(consumed: Sequence[float], *returns_of_agents: Sequence[float]) -> Curve:
+def curve(consumed: ArrayLike, *returns_of_agents: ArrayLike) -> Curve:
     return Curve(np.array(consumed, dtype=float), np.array(returns_of_agents, dtype=float))
 
 
@@ -52,7 +53,12 @@ def run_of(
 
 
 def learning_run(
-    *, agents: int = 2, seeds: int = 3, arms: Sequence[str] = (), name: str = "handmade", **more: Any
+    *,
+    agents: int = 2,
+    seeds: int = 3,
+    arms: Sequence[str] = (),
+    name: str = "handmade",
+    **more: Any,
 ) -> Run:
     """Every agent climbs, the higher its number the steeper; seeds differ a little."""
     names = arms or ("independent", "fedhql", "exploration=0")

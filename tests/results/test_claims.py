@@ -123,10 +123,12 @@ def test_a_verdict_shows_the_numbers() -> None:
     told = ours["CartPole N=5", "FedHQL"]
     assert told.startswith("alone: 242 [242, 242]; FedHQL, λ = 0: 356 [356, 356]; ")
     assert "FedHQL, λ = 3: 400 [400, 400]" in told
-    greedy_server = "Agent1: λ = 0 290, λ = 1 400, alone 300; Agent3: λ = 0 290, λ = 1 400, alone 300"
+    greedy_server = (
+        "Agent1: λ = 0 290, λ = 1 400, alone 300; Agent3: λ = 0 290, λ = 1 400, alone 300"
+    )
     assert ours["CartPole N=5", "λ = 0 "] == greedy_server
     assert ours["CartPole N=5", "Agent5"] == "490 federated, 9 alone"
-    # What they reach alone at the end, they reach at 20 %; what cannot be learnt is reached at once.
+    # What they reach alone at the end, they reach at 20 %; what cannot be learnt, at once.
     few = "λ = 1: 4 of 5 agents; median ratios 0.20, 0.20, 0.20, 0.20, 1.00"
     assert ours["CartPole N=5", "most a"] == few
     assert ours["LunarLander N=10", "λ = 3 "] == "λ = 3: 140 [140, 140], alone: -50 [-50, -50]"

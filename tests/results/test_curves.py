@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedhql.errors import RunDirectoryError
-from fedhql.results.load import curves, load_run
+from fedhql.results.curves import curves
+from fedhql.results.load import load_run
 from fedhql.results.run_directory import Cell
 from tests.results.handmade import curve, rows_of, run_of, settings, write_run
 
@@ -99,11 +100,14 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
-NAMED = dict.fromkeys(
-    ["learning_rate=0.1", "exploration=3", "fedhql", "exploration=3,learning_rate=0.1",
-     "exploration=0", "independent"],
-    {0: TWO_AGENTS},
-)  # fmt: skip
+NAMED = {
+    "learning_rate=0.1": {0: TWO_AGENTS},
+    "exploration=3": {0: TWO_AGENTS},
+    "fedhql": {0: TWO_AGENTS},
+    "exploration=3,learning_rate=0.1": {0: TWO_AGENTS},
+    "exploration=0": {0: TWO_AGENTS},
+    "independent": {0: TWO_AGENTS},
+}
 
 
 def test_arms_are_ordered_by_their_exploration() -> None:

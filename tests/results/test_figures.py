@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from fedhql.results.curves import Run
@@ -33,7 +34,7 @@ def rng() -> np.random.Generator:
 
 def drawn(axes: Axes, name: str) -> list[float]:
     line = next(line for line in axes.lines if line.get_label() == name)
-    return np.asarray(line.get_ydata(), dtype=float).tolist()
+    return [float(y) for y in np.asarray(line.get_ydata())]
 
 
 def written(runs: Sequence[Run], home: Path) -> dict[str, bytes]:
@@ -57,7 +58,7 @@ def test_figures_are_written_for_print_and_the_same_twice(tmp_path: Path) -> Non
 
 
 def test_figures_of_two_runs_of_different_sizes(tmp_path: Path) -> None:
-    runs = [learning_run(agents=2), learning_run(agents=1, seeds=1, arms=["fedhql"])]
+    runs = [learning_run(agents=5), learning_run(agents=10, seeds=1, arms=["fedhql"])]
     assert {Path(name).stem for name in written(runs, tmp_path)} == {
         "agents",
         "exploration",
@@ -118,7 +119,8 @@ def test_sensitivity_to_exploration_by_hand() -> None:
     )
     (axes,) = exploration_figure([run, learning_run(arms=["fedhql"])], rng()).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "3"]
-    means = [np.asarray(bar.lines[0].get_xydata()).tolist() for bar in axes.containers]
+    bars = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
+    means = [np.asarray(bar.lines[0].get_xydata()).tolist() for bar in bars]
     assert means == [[[0, 5], [1, 3], [2, 4]], [[1, 9], [2, 8]]]
     assert drawn(axes, "alone, 20%") == [1, 1]
     assert drawn(axes, "alone, 100%") == [2, 2]

@@ -1,0 +1,277 @@
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from fedhql.results.curves import Run
+from fedhql.results.figures import styles
+from fedhql.results.report import write_report
+from fedhql.results.run_directory import Cell
+from tests.results.handmade import curve, learning_run, run_of
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+NASTY = """</script></pre><script>console.error("broken")</script> & "quotes" $title"""
+
+
+def written(runs: list[Run], home: Path, level: float = 0.8) -> tuple[str, str]:
+    page, text = write_report(runs, home / "new" / "report", np.random.default_rng(0), level=level)
+    assert [page.name, text.name] == ["report.html", "report.md"]
+    return page.read_text("utf-8"), text.read_text("utf-8")
+
+
+class Page(HTMLParser):
+    """Its elements, the cells of its tables, and the text of its scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in ("td", "th"):
+            self.rows[-1][-1] += data
+        if self._inside == "script":
+            self.scripts[-1] += data
+
+
+BY_HAND = run_of(
+    {
+        "independent": {
+            0: curve([20, 100], [10, 20], [30, 20]),
+            1: curve([20, 100], [0, 4], [0, 4]),
+        },
+        "fedhql": {0: curve([20, 100], [60, 40], [20, 20]), 1: curve([20, 100], [4, 5], [4, 5])},
+    },
+    "mine",
+    best_returns={Cell("fedhql", 0): np.array([30.0, 32.0])},
+)
+# Max mean alone: (20 + 30) / 2 = 25 and 4; federated (60 + 20) / 2 = 40 and 5. Of two seeds, the
+# interval at 80 % reaches from one to the other. 40 and 5 against 25 and 4: three of four.
+BY_HAND_ROWS = [
+    ["DQN alone", "2", "14 [4, 25]", "14", "-", "-", "12 [4, 20]", "11 [2, 20]"],
+    ["FedHQL, λ = 1", "2", "22 [5, 40]", "22", "0.75", "31 [31, 31]", "18 [5, 30]", "20 [4, 35]"],
+    # At 20 % of the budget: alone 20 and 0, federated 40 and 4; gains 20 and 4.
+    ["DQN alone", "-", "-", *["10 [0, 20]"] * 3, "14 [4, 25]"],
+    ["FedHQL, λ = 1", "-", "-", *["22 [4, 40] (+12)"] * 3, "22 [5, 40] (+8)"],
+    ["agent1", "12 / 12", "32 / 22"],
+    ["agent2", "17 / 12", "12 / 12"],
+    # What agent1 reaches alone after 100 in either seed it reaches after 20. Agent2 never reaches
+    # 30 again in seed 0; in seed 1, 4 after 20 for 100.
+    ["agent1", "0.20 (1.00)"],
+    ["agent2", "inf (0.50)"],
+]
+
+
+def test_tables_hold_the_numbers_in_both_files(tmp_path: Path) -> None:
+    html, text = written([BY_HAND], tmp_path)
+    rows = Page(html).rows
+    for row in BY_HAND_ROWS:
+        assert row in rows
+        assert f"| {' | '.join(row)} |" in text
+    assert "80% bootstrap intervals" in text
+    assert "## mine: CartPole-v1, 2 agents" in text
+    assert sum(row[0] == "not run" for row in rows) == 11
+
+
+def test_the_level_is_of_the_tables(tmp_path: Path) -> None:
+    _, text = written([BY_HAND], tmp_path, level=0.4)
+    # A quarter of two seeds' resamples lies at either end: 40 % of them are at their middle.
+    assert "| FedHQL, λ = 1 | 2 | 22 [22, 22] |" in text
+    assert "40% bootstrap intervals" in text
+
+
+def test_runs_of_the_same_name_keep_their_own_tables(tmp_path: Path) -> None:
+    other = run_of({"fedhql": {0: curve([100], [77])}}, "mine")
+    html, text = written([BY_HAND, other], tmp_path)
+    for row in (BY_HAND_ROWS[1], ["agent1", "77 / 77"]):
+        assert Page(html).rows.count(row) == 1
+        assert text.count(f"| {' | '.join(row)} |") == 1
+
+
+def test_the_page_fetches_nothing(tmp_path: Path) -> None:
+    html, _ = written([BY_HAND], tmp_path)
+    page = Page(html)
+    assert {"table", "script", "style"} <= {tag for tag, _ in page.elements}
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "img", "iframe", "base")
+        assert not {"src", "href", "srcset"} & attributes.keys()
+    style = html.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_what_users_named_does_not_break_the_page(tmp_path: Path) -> None:
+    # An arm's name gets into the plots' data, the other two into the page's text.
+    run = learning_run(arms=["independent", "</script>=3"], name="<b>&")
+    run.settings["environment"]["options"] = {"note": NASTY}
+    html, _ = written([run], tmp_path)
+    page = Page(html)
+    assert len(page.scripts) == 3  # plotly, the data, the page's own
+    assert not [tag for tag, _ in page.elements if tag == "b"]
+    labels = {trace["meta"] for panel in json.loads(page.scripts[1]) for trace in panel["traces"]}
+    assert labels == {"DQN alone", "FedHQL, </script> = 3"}
+    boxes = [attributes["value"] for tag, attributes in page.elements if tag == "input"]
+    assert boxes == ["DQN alone", "FedHQL, </script> = 3"]
+
+
+def test_a_run_without_evaluations_has_a_page(tmp_path: Path) -> None:
+    html, text = written([run_of({})], tmp_path)
+    assert "CartPole-v1, 1 agents" in html
+    assert "CartPole-v1, 1 agents" in text
+
+
+def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
+    assert written([BY_HAND], tmp_path / "a") == written([BY_HAND], tmp_path / "b")
+
+
+ONE_SEED = learning_run(agents=2, seeds=1)
+RUNS = [ONE_SEED, learning_run(agents=1, seeds=3, arms=["independent", "exploration=3"])]
+PANELS = ["run0-best", "run0-each", "run0-agent1", "run0-agent2"]
+PANELS += ["run1-best", "run1-each", "run1-agent1"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    for needed in (CHROMIUM, DRIVER):
+        if not needed.exists():
+            pytest.skip(f"there is no {needed}")
+    options = webdriver.ChromeOptions()
+    for option in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ):
+        options.add_argument(option)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    out = tmp_path_factory.mktemp("page") / "report"
+    RUNS[0].settings["environment"]["options"] = {"note": NASTY}
+    page, _ = write_report(RUNS, out, np.random.default_rng(0), level=0.8)
+    try:
+        driver.get(page.as_uri())
+        yield driver
+    finally:
+        driver.quit()
+
+
+def drawn(browser: webdriver.Chrome, kind: str, property_: str) -> dict[str, list[str]]:
+    """Panel -> a style of each of its paths that has something to draw."""
+    found: dict[str, list[str]] = browser.execute_script(
+        """const [kind, property] = arguments;
+        return Object.fromEntries([...document.querySelectorAll(".panel")].map(panel =>
+          [panel.id, [...panel.querySelectorAll(`.scatterlayer path.${kind}`)]
+            .filter(path => path.getAttribute("d") && path.getBoundingClientRect().width > 50)
+            .map(path => getComputedStyle(path))
+            .filter(style => style.fill !== "none" || style.strokeWidth !== "0px")
+            .map(style => style[property])]));""",
+        kind,
+        property_,
+    )
+    return found
+
+
+def rgb(label: str) -> str:
+    colour, _ = styles(RUNS)[label]
+    return "rgb({}, {}, {})".format(*bytes.fromhex(colour.removeprefix("#")))
+
+
+def expected(*hidden: str) -> dict[str, list[str]]:
+    labels = {
+        panel: [*map(RUNS[int(panel[3])].label, RUNS[int(panel[3])].ordered_arms)]
+        for panel in PANELS
+    }
+    return {panel: [rgb(each) for each in of if each not in hidden] for panel, of in labels.items()}
+
+
+def click(browser: webdriver.Chrome, label: str) -> None:
+    browser.find_element(By.CSS_SELECTOR, f'.toggles input[value="{label}"]').click()
+
+
+def test_every_panel_has_its_curves(browser: webdriver.Chrome) -> None:
+    assert drawn(browser, "js-line", "stroke") == expected()
+
+
+def test_only_several_seeds_have_bands_and_curves_show_through(browser: webdriver.Chrome) -> None:
+    opacities = drawn(browser, "js-fill", "fillOpacity")
+    assert {panel for panel, found in opacities.items() if found} == set(PANELS[4:])
+    for panel in PANELS[4:]:
+        assert [float(each) for each in opacities[panel]] == pytest.approx([0.15, 0.15], abs=0.01)
+
+
+@pytest.mark.parametrize("label", ["DQN alone", "FedHQL, λ = 1", "FedHQL, λ = 3"])
+def test_a_toggle_hides_an_arm_everywhere_and_shows_it_again(
+    label: str, browser: webdriver.Chrome
+) -> None:
+    bands = drawn(browser, "js-fill", "fill")
+    click(browser, label)
+    wait = WebDriverWait(browser, 5)
+    wait.until(lambda _: drawn(browser, "js-line", "stroke") == expected(label))
+    assert rgb(label) not in [
+        fill for of in drawn(browser, "js-fill", "fill").values() for fill in of
+    ]
+    click(browser, label)
+    wait.until(lambda _: drawn(browser, "js-line", "stroke") == expected())
+    assert drawn(browser, "js-fill", "fill") == bands
+
+
+def test_hovering_shows_the_values(browser: webdriver.Chrome) -> None:
+    panel = browser.find_element(By.ID, "run0-agent1")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", panel)
+    # The middle of the plot is the middle of the budget.
+    ActionChains(browser).move_to_element(
+        panel.find_element(By.CSS_SELECTOR, ".nsewdrag")
+    ).perform()
+
+    def shown() -> list[str]:
+        return [found.text for found in panel.find_elements(By.CSS_SELECTOR, ".hoverlayer text")]
+
+    # At 50, 49 and 48 env steps. The first text is where on the axis that is.
+    values = ["DQN alone: 5.0", "FedHQL, λ = 0: 7.0", "FedHQL, λ = 1: 6.0"]
+    WebDriverWait(browser, 5).until(lambda _: shown()[1:] == values)
+
+
+def test_the_settings_are_there_as_they_are(browser: webdriver.Chrome) -> None:
+    text = browser.find_element(By.CSS_SELECTOR, "pre").get_attribute("textContent")
+    assert text is not None
+    assert json.dumps(NASTY) in text
+
+
+def test_the_browser_has_nothing_to_complain_about_and_fetched_nothing(
+    browser: webdriver.Chrome,
+) -> None:
+    log: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    assert [entry for entry in log if entry["level"] == "SEVERE"] == []
+    fetched = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert fetched == []
