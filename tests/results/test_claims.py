@@ -10,17 +10,24 @@ from fedhql.results.claims import (
     MET,
     NOT_MET,
     NOT_RUN,
+    PAPER_BUDGET,
     _Claim,
     check_claims,
 )
 from fedhql.results.curves import Arms, Curve, Run
 from tests.results.handmade import curve, run_of
 
-FEDERATED = ("exploration=0", "exploration=0.5", "fedhql", "exploration=3")
+FEDERATED = ("exploration=0", "fedhql", "exploration=3", "exploration=5", "exploration=10")
 # At 20, 60 and 100 % of the budget: what the paper's figures show, roughly.
 ALONE = {CARTPOLE: (300, 320, 350), LUNARLANDER: (-50, 100, 150)}
 TOGETHER = {CARTPOLE: (400, 490, 490), LUNARLANDER: (140, 200, 200)}
 Returns = Sequence[float]
+
+
+@pytest.fixture(autouse=True)
+def _the_papers_budget_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for env_id in PAPER_BUDGET:
+        monkeypatch.setitem(PAPER_BUDGET, env_id, 100)
 
 
 def rng() -> np.random.Generator:

@@ -101,9 +101,9 @@ def test_agents_are_averaged_within_a_seed_and_then_seeds() -> None:
 
 
 def test_several_runs_stand_side_by_side() -> None:
-    figure = welfare_figure([learning_run(agents=1), learning_run(agents=2)], rng())
+    figure = welfare_figure([learning_run(agents=3), learning_run(agents=2)], rng())
     assert [axes.get_title() for axes in figure.axes] == [
-        f"CartPole-v1, {agents} agents\n{name}" for name in (BEST, EACH) for agents in (1, 2)
+        f"CartPole-v1, {agents} agents\n{name}" for name in (BEST, EACH) for agents in (3, 2)
     ]
 
 

@@ -35,16 +35,16 @@ PAIRED: Arms = {
 
 def test_agents_are_averaged_within_a_seed() -> None:
     run = run_of(PAIRED)
-    assert welfare_of(run, "independent", 0.1) == {0: (0 + 20) / 2, 1: 100}
-    assert welfare_of(run, "independent", 0.4) == {0: (10 + 20) / 2, 1: 100}
-    assert welfare_of(run, "independent", 1.0) == {0: (20 + 60) / 2, 1: 100}
-    assert welfare_of(run, "fedhql", 1.0) == {1: 102, 0: 50}
-    assert welfare_of(run, "exploration=3", 1.0) == {}
+    assert welfare_of(run, "independent", 10) == {0: (0 + 20) / 2, 1: 100}
+    assert welfare_of(run, "independent", 40) == {0: (10 + 20) / 2, 1: 100}
+    assert welfare_of(run, "independent", 100) == {0: (20 + 60) / 2, 1: 100}
+    assert welfare_of(run, "fedhql", 100) == {1: 102, 0: 50}
+    assert welfare_of(run, "exploration=3", 100) == {}
 
 
 def test_what_comes_later_in_the_budget_does_not_count() -> None:
-    assert welfare_of(run_of(PAIRED), "independent", 0.39) == {0: 10, 1: 100}
-    assert welfare_of(run_of(PAIRED), "independent", 0.05) == {}
+    assert welfare_of(run_of(PAIRED), "independent", 39) == {0: 10, 1: 100}
+    assert welfare_of(run_of(PAIRED), "independent", 5) == {}
 
 
 def test_gains_are_paired_by_seed() -> None:
@@ -80,9 +80,9 @@ def test_seeds_that_have_not_come_so_far_are_left_out() -> None:
     # Phases are of 5 steps; the last, and the server's round before it, may be cut short.
     ends = {0: 100, 1: 91, 2: 90, 3: 89, 4: 45}
     run = run_of({"fedhql": {seed: curve([10, end], [1, 2]) for seed, end in ends.items()}})
-    assert list(welfare_of(run, "fedhql", 1.0)) == [0, 1, 2]
-    assert list(welfare_of(run, "fedhql", 0.6)) == [0, 1, 2, 3]
-    assert list(welfare_of(run, "fedhql", 0.4)) == [0, 1, 2, 3, 4]
+    assert list(welfare_of(run, "fedhql", 100)) == [0, 1, 2]
+    assert list(welfare_of(run, "fedhql", 60)) == [0, 1, 2, 3]
+    assert list(welfare_of(run, "fedhql", 40)) == [0, 1, 2, 3, 4]
 
 
 def test_an_estimate_reads_as_mean_and_interval() -> None:
@@ -92,8 +92,8 @@ def test_an_estimate_reads_as_mean_and_interval() -> None:
 def efficiency(federated: Arms) -> list[Efficiency]:
     alone: Arms = {
         "independent": {
-            0: curve([10, 20, 40], [1, 5, 4], [0, 0, 9]),
-            1: curve([10, 20, 40], [1, 2, 3], [7, 1, 1]),
+            0: curve([10, 20, 40, 100], [1, 5, 4, 0], [0, 0, 9, 0]),
+            1: curve([10, 20, 40, 100], [1, 2, 3, 0], [7, 1, 1, 0]),
         }
     }
     return sample_efficiency(run_of(alone | federated), "fedhql")
@@ -103,8 +103,8 @@ def test_ratios_of_interactions_by_hand() -> None:
     first, second = efficiency(
         {
             "fedhql": {
-                0: curve([12, 25, 38], [5, 0, 0], [1, 9, 9]),
-                1: curve([12, 25, 38], [2, 2, 2], [6, 6, 8]),
+                0: curve([12, 25, 38, 99], [5, 0, 0, 0], [1, 9, 9, 0]),
+                1: curve([12, 25, 38, 99], [2, 2, 2, 0], [6, 6, 8, 0]),
             }
         }
     )
@@ -120,9 +120,13 @@ def test_ratios_of_interactions_by_hand() -> None:
 
 
 def test_as_many_interactions_are_not_fewer() -> None:
-    first, _ = efficiency({"fedhql": {1: curve([10, 40], [1, 3], [7, 7])}})
+    first, _ = efficiency({"fedhql": {1: curve([10, 40, 100], [1, 3, 0], [7, 7, 0])}})
     assert first.ratio_S == [1]
     assert first.probability == 0
+
+
+def test_seeds_under_way_have_no_ratio() -> None:
+    assert efficiency({"fedhql": {1: curve([10, 40], [1, 3], [7, 7])}}) == []
 
 
 def test_nothing_to_compare_with() -> None:

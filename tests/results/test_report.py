@@ -76,7 +76,7 @@ BY_HAND_ROWS = [
     ["FedHQL, λ = 1", "2", "22 [5, 40]", "22", "0.75", "31 [31, 31]", "18 [5, 30]", "20 [4, 35]"],
     # At 20 % of the budget: alone 20 and 0, federated 40 and 4; gains 20 and 4.
     ["DQN alone", "-", "-", *["10 [0, 20]"] * 3, "14 [4, 25]"],
-    ["FedHQL, λ = 1", "-", "-", *["22 [4, 40] (+12)"] * 3, "22 [5, 40] (+8)"],
+    ["FedHQL, λ = 1", "-", "-", *["22 [4, 40] (+12 [4, 20])"] * 3, "22 [5, 40] (+8 [1, 15])"],
     ["agent1", "12 / 12", "32 / 22"],
     ["agent2", "17 / 12", "12 / 12"],
     # What agent1 reaches alone after 100 in either seed it reaches after 20. Agent2 never reaches
@@ -140,8 +140,8 @@ def test_what_users_named_does_not_break_the_page(tmp_path: Path) -> None:
 
 def test_a_run_without_evaluations_has_a_page(tmp_path: Path) -> None:
     html, text = written([run_of({})], tmp_path)
-    assert "CartPole-v1, 1 agents" in html
-    assert "CartPole-v1, 1 agents" in text
+    assert "CartPole-v1, 1 agent" in html
+    assert "CartPole-v1, 1 agent" in text
 
 
 def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ class Run:
 
     @property
     def title(self) -> str:
-        return f"{self.settings['environment']['id']}, {len(self.agents)} agents"
+        count = len(self.agents)
+        return f"{self.settings['environment']['id']}, {count} agent{'s' * (count > 1)}"
 
     @property
     def federated_arms(self) -> list[str]:

@@ -119,7 +119,7 @@ def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
             found = [
                 (place, Estimate.of(np.array(list(scores.values())), rng))
                 for place, arm in zip(places, arms.values(), strict=True)
-                if (scores := welfare_of(run, arm, fraction))
+                if (scores := welfare_of(run, arm, fraction * run.budget))
             ]
             if not found:
                 continue
@@ -137,7 +137,7 @@ def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
                 capsize=3,
                 label=f"FedHQL, {fraction:.0%} of the budget",
             )
-            if alone := welfare_of(run, INDEPENDENT, fraction):
+            if alone := welfare_of(run, INDEPENDENT, fraction * run.budget):
                 level = float(np.mean(list(alone.values())))
                 name = f"alone, {fraction:.0%}"
                 axes.axhline(level, color=colour, linestyle="--", linewidth=1, label=name)
@@ -157,7 +157,7 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
     for column, run in zip(panels.T, runs, strict=True):
         scores = {
             (arm, fraction): np.array(
-                [c.max_mean() for c in curves_until(run, arm, fraction).values()]
+                [c.max_mean() for c in curves_until(run, arm, fraction * run.budget).values()]
             )
             for arm in run.arms
             for fraction in (0.2, 1.0)

@@ -2,13 +2,14 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fedhql.errors import RunDirectoryError
 from fedhql.results.archive import CURVES, read_best_returns, read_curves
-from fedhql.results.curves import Run, curves
+from fedhql.results.curves import Floats, Run, curves
 from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import RunDirectory
 
@@ -25,11 +26,16 @@ def load_run(path: Path) -> Run:
         rows = read_rows(directory.evaluations, EvaluationRow) if written else []
         arms = curves(rows, agents=len(settings["agents"]))
         best_returns = {
-            cell: np.array(list(json.loads(found.read_text()).values()), dtype=np.float64)
+            cell: _of_agents(json.loads(found.read_text()), len(settings["agents"]))
             for cell in directory.cells()
             if (found := directory.best_returns(cell)).exists()
         }
     return Run(path.resolve().name, settings, directory.read_manifest(), arms, best_returns)
+
+
+def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:
+    """(N,), NaN for an agent whose best state was not kept."""
+    return np.array([returns.get(f"agent{n}", np.nan) for n in range(1, agents + 1)])
 
 
 def load_runs(path: Path) -> list[Run]:

@@ -57,19 +57,18 @@ class Efficiency:
         return float(np.median(self.ratio_S))
 
 
-def welfare_of(run: Run, arm: str, fraction: float) -> dict[int, float]:
-    """Seed -> max mean return, averaged over agents, when `fraction` of the budget is consumed.
+def welfare_of(run: Run, arm: str, consumed: float) -> dict[int, float]:
+    """Seed -> max mean return, averaged over agents, when so much is consumed.
 
     Only seeds that have come so far: a run may be under way.
     """
     return {
         seed: float(curve.max_mean().mean())
-        for seed, curve in curves_until(run, arm, fraction).items()
+        for seed, curve in curves_until(run, arm, consumed).items()
     }
 
 
-def curves_until(run: Run, arm: str, fraction: float) -> dict[int, Curve]:
-    consumed = fraction * run.budget
+def curves_until(run: Run, arm: str, consumed: float) -> dict[int, Curve]:
     phase = run.settings["federation"]["self_learning_env_steps"]
     return {
         seed: part
@@ -85,9 +84,9 @@ def system_welfare(
     """At equal total consumption, the server's included."""
     rows = []
     for fraction in FRACTIONS:
-        alone = welfare_of(run, INDEPENDENT, fraction)
+        alone = welfare_of(run, INDEPENDENT, fraction * run.budget)
         for arm in run.arms:
-            if not (scores := welfare_of(run, arm, fraction)):
+            if not (scores := welfare_of(run, arm, fraction * run.budget)):
                 continue
             both = sorted(scores.keys() & alone.keys()) if arm != INDEPENDENT else []
             gains = np.array([scores[seed] - alone[seed] for seed in both])
@@ -105,19 +104,16 @@ def system_welfare(
 
 def sample_efficiency(run: Run, arm: str) -> list[Efficiency]:
     """Alone, an agent reaches R_n after D_n interactions; how many in the federation?"""
-    pairs = [
-        (curve, run.arms[INDEPENDENT][seed])
-        for seed, curve in run.arms.get(arm, {}).items()
-        if seed in run.arms.get(INDEPENDENT, {})
-    ]
+    finished, alone = (curves_until(run, name, run.budget) for name in (arm, INDEPENDENT))
+    pairs = [(finished[seed], alone[seed]) for seed in finished if seed in alone]
     if not pairs:
         return []
     rows = []
     for n, agent in enumerate(run.agents):
         ratios = []
-        for federated, alone in pairs:
-            reached = alone.max_mean()[n]
-            ratios.append(_first(federated, n, reached) / _first(alone, n, reached))
+        for together, by_itself in pairs:
+            reached = by_itself.max_mean()[n]
+            ratios.append(_first(together, n, reached) / _first(by_itself, n, reached))
         rows.append(Efficiency(agent, arm, ratios, fmean(ratio < 1 for ratio in ratios)))
     return rows
 

@@ -27,7 +27,7 @@ def write_report(
     claims = claims_table(check_claims(runs, rng))
     tables = [run_tables(run, rng, level) for run in runs]
     title = "FedHQL: " + ", ".join(run.name for run in runs)
-    page, text = out.with_suffix(".html"), out.with_suffix(".md")
+    page, text = (out.with_name(f"{out.name}{suffix}") for suffix in (".html", ".md"))
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, _html(title, runs, claims, tables, rng))
     write_atomically(text, _markdown(title, runs, claims, tables))
@@ -187,6 +187,6 @@ def _panel(
     return {"id": place, "traces": traces, "layout": layout}
 
 
-def _short(values: Any) -> list[float]:
-    """Five digits are more than a screen shows, and a tenth of the file."""
-    return [float(f"{value:.5g}") for value in values]
+def _short(values: Any) -> list[float | None]:
+    """Five digits are more than a screen shows. JSON has no NaN: a gap."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]

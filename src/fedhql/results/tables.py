@@ -67,7 +67,7 @@ def scores_table(run: Run, rng: np.random.Generator, level: float) -> Table:
             "area": [float(c.area().mean()) for c in curves.values()],
         }
         again = [
-            float(run.best_returns[Cell(arm, seed)].mean())
+            float(np.nanmean(run.best_returns[Cell(arm, seed)]))
             for seed in curves
             if Cell(arm, seed) in run.best_returns
         ]
@@ -115,13 +115,14 @@ def welfare_table(run: Run, rng: np.random.Generator, level: float) -> Table:
         cells = []
         for fraction in FRACTIONS:
             entry = found.get((arm, fraction))
-            gain = f" ({entry.gain.mean:+.0f})" if entry and entry.gain else ""
+            gain = f" (+{entry.gain})".replace("+-", "-") if entry and entry.gain else ""
             cells.append(f"{entry.welfare}{gain}" if entry else "-")
         rows.append((run.label(arm), *cells))
     header = ("arm", *(f"{fraction:.0%}" for fraction in FRACTIONS))
     note = (
         "Max mean return at equal consumption, the server's share included; in brackets the gain "
-        f"over independent, seed by seed. {level:.0%} bootstrap intervals over seeds."
+        "over independent, seed by seed, with an interval of its own. "
+        f"{level:.0%} bootstrap intervals over seeds."
     )
     return Table("Objective 1, system welfare", header, rows, note=note)
 
