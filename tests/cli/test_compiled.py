@@ -1,7 +1,6 @@
 """Runs of the compiled engine, as a user starts them: what they leave, killed or not."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,14 +34,6 @@ improvement_steps = 4
 train_freq = 1
 """
 TWO_SEEDS = ("--seeds", "0,1", "--jobs", "1")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _programs_are_kept_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Not in the cache of whoever runs the tests; and those of one run serve the next."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

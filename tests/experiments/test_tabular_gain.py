@@ -39,6 +39,7 @@ def experiment(env_id: str, discount: float) -> ExperimentSettings:
         env_steps_per_agent = 4000
         [evaluation]
         episodes = 1
+        best_episodes = 0
     """
     for learning_rate, decay, exploration in AGENTS:
         text += f"""

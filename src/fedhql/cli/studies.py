@@ -20,6 +20,7 @@ from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
 from fedhql.results.figures import draw_figures
+from fedhql.results.files import write_atomically
 from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import write_report
 from fedhql.results.statistics import PAPER_LEVEL
@@ -130,7 +131,8 @@ def compare(
     for table in tables:
         _print(console, table)
     if out is not None:
-        out.write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, "\n".join(table.markdown() for table in tables))
 
 
 def archive(

@@ -202,11 +202,11 @@ class _GridRun:
 
     def _finish(self, lanes: Sequence[int]) -> None:
         for lane in lanes:
+            self._write_best(lane)
             if self._directory.result(self._cells[lane]).exists():
                 continue
             for n in range(len(self._settings.agents)):
                 self._export(lane, n, "last", self._grid.policy(lane, n))
-            self._write_best(lane)
             evaluate_best(self._settings, self._cells[lane], self._directory)
             self._books[lane].finish(checkpoint_seconds=self._checkpoints.seconds_spent)
 

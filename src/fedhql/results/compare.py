@@ -30,7 +30,7 @@ def _scores(runs: Sequence[Run], rng: np.random.Generator, level: float) -> Tabl
     for arm in dict.fromkeys(arm for run in runs for arm in run.ordered_arms):
         scores = [_at(run, arm, consumed) for run in runs]
         cells = [
-            f"{Estimate.of(best, rng, level)} / {recent.mean():.0f}" if len(best) else "-"
+            f"{Estimate.of(best, rng, level)} / {recent.mean():.4g}" if len(best) else "-"
             for best, recent in scores
         ]
         first, last = scores[0][0], scores[-1][0]

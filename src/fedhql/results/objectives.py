@@ -29,7 +29,10 @@ class Estimate:
         return cls(float(np.mean(values_S)), *bootstrap_interval(values_S, rng, level=level))
 
     def __str__(self) -> str:
-        return f"{self.mean:.0f} [{self.low:.0f}, {self.high:.0f}]"
+        digits = (
+            ".0f" if max(abs(self.low), abs(self.high)) >= 10 else ".3g"
+        )  # FrozenLake's are < 1
+        return f"{self.mean:{digits}} [{self.low:{digits}}, {self.high:{digits}}]"
 
 
 @dataclass(frozen=True)

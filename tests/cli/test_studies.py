@@ -1,0 +1,203 @@
+"""Suites, reports and comparisons, as a new user asks for them."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedhql.results.records import EvaluationRow, read_rows
+from tests.cli.running import TABULAR, fedhql, succeed, write_file
+from tests.cli.test_resume import assert_same_records, kill, start, wait_for_rows, wait_until
+
+SETTINGS = (
+    "agents.learning_starts=200",
+    *("agents.hidden=[8]", "agents.activation=relu"),  # one program for all, soon compiled
+    "federation.self_learning_env_steps=250",
+    "evaluation.best_episodes=3",
+)
+SUITE = (
+    *("suite", "cartpole-n5", "--budget-fraction", "0.0025"),
+    *("--arm", "independent", "--arm", "fedhql", "--seeds", "0,1", "--jobs", "1"),
+    *(part for setting in SETTINGS for part in ("--set", setting)),
+)
+CHANGES_WITH_EVERY_CALL = {"manifest.json", "report.html", "report.md"}  # they tell the time
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two arms with two seeds, undisturbed."""
+    out = tmp_path_factory.mktemp("suite") / "whole"
+    done = fedhql(*SUITE, "--out", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Objective 1, system welfare" in done.stdout
+    assert f"report: {out / 'report.html'}" in done.stdout
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """That differ in λ and in nothing else."""
+    home = tmp_path_factory.mktemp("runs")
+    file = write_file(home, TABULAR.format(budget=900))
+    both = ("run", file, "--seeds", "0,1", "--set", "evaluation.best_episodes=3")
+    succeed(*both, "--out", home / "first")
+    succeed(*both, "--out", home / "second", "--set", "federation.exploration=3")
+    return home / "first", home / "second"
+
+
+def test_a_suite_leaves_its_runs_and_a_report(suite: Path) -> None:
+    run = suite / "cartpole-n5"
+    assert json.loads((run / "summary.json").read_text())["finished"] is True
+    rows = read_rows(run / "evaluations.csv", EvaluationRow)
+    cells = dict.fromkeys((row.arm, row.seed) for row in rows)
+    assert list(cells) == [(arm, seed) for arm in ("independent", "fedhql") for seed in (0, 1)]
+    alone = [row for row in rows if (row.arm, row.seed, row.agent) == ("independent", 1, "agent5")]
+    assert [row.own_env_steps for row in alone] == list(range(250, 5_001, 250))
+    for arm, seed in cells:
+        played = json.loads((run / "cells" / arm / f"seed{seed}" / "best_returns.json").read_text())
+        assert list(played) == ["agent1", "agent2", "agent3", "agent4", "agent5"]
+    assert (run / "figures" / "welfare.png").is_file()
+    assert (suite / "figures" / "welfare.png").is_file()
+    report = (suite / "report.md").read_text()
+    assert "## cartpole-n5: CartPole-v1, 5 agents" in report
+    assert "Budget 5,000 env steps per agent; seeds 0, 1; engine compiled;" in report
+    assert "80% bootstrap" in report
+    assert "cartpole-n5" in (suite / "report.html").read_text()
+
+
+def test_a_suite_that_was_killed_goes_on(suite: Path, tmp_path: Path) -> None:
+    process = start(*SUITE, "--out", tmp_path)
+    assert wait_for_rows(tmp_path / "cartpole-n5", 60, process)
+    assert process.poll() is None, "finished before it was killed: the test proves nothing"
+    kill(process)
+    assert not (tmp_path / "report.md").exists()
+    assert list(tmp_path.glob("cartpole-n5/grids/*/round-*"))
+    succeed(*SUITE, "--out", tmp_path)
+    assert_same_records(tmp_path / "cartpole-n5", suite / "cartpole-n5")
+    assert (tmp_path / "report.md").exists()
+
+
+def files(home: Path) -> dict[str, bytes]:
+    found = (path for path in home.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in found
+        if path.name not in CHANGES_WITH_EVERY_CALL
+    }
+
+
+def test_a_suite_that_is_finished_does_nothing_more(suite: Path) -> None:
+    result = suite / "cartpole-n5" / "cells" / "fedhql" / "seed1" / "result.json"
+    before, written = files(suite), result.stat().st_mtime_ns
+    succeed(*SUITE, "--out", suite)
+    assert files(suite) == before
+    assert result.stat().st_mtime_ns == written
+
+
+def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
+    process = start(*SUITE, "--out", tmp_path)
+    assert wait_until((tmp_path / "cartpole-n5" / "manifest.json").exists, process)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == "fedhql: error: interrupted; the same command goes on\n"
+
+
+def test_a_report_of_a_suite_is_of_its_runs(suite: Path, tmp_path: Path) -> None:
+    output = succeed("report", suite, "--level", "0.95", "--out", tmp_path / "judged")
+    assert f"report: {tmp_path / 'judged.html'}" in output
+    text = (tmp_path / "judged.md").read_text()
+    assert "## cartpole-n5: CartPole-v1, 5 agents" in text
+    assert "95% bootstrap" in text
+    assert "80% bootstrap" not in text
+    assert (tmp_path / "judged.html").is_file()
+    assert (tmp_path / "figures" / "welfare.png").is_file()
+
+
+def test_a_report_of_a_run_stands_beside_it(runs: tuple[Path, Path]) -> None:
+    first, _ = runs
+    succeed("report", first, "--level", "0.95")
+    text = (first / "report.md").read_text()
+    assert "## first: FrozenLake-v1, 3 agents" in text
+    assert "95% bootstrap" in text
+    succeed("report", first, "--level", "0.95")
+    assert (first / "report.md").read_text() == text
+
+
+def test_one_report_of_several_runs(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    succeed("report", *runs, "--out", tmp_path / "both")
+    text = (tmp_path / "both.md").read_text()
+    assert text.index("## first: ") < text.index("## second: ")
+
+
+def test_runs_are_compared_with_what_they_differ_in(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    output = succeed("compare", *runs, "--out", tmp_path / "compared.md", "--level", "0.95")
+    text = (tmp_path / "compared.md").read_text()
+    assert "| federation.exploration | 1.0 | 3.0 |" in text
+    assert text.count("federation.") == 1  # nothing else does
+    assert "95% bootstrap" in text
+    assert "P(second better than first)" in text
+    for said in ("Runs side by side", "Settings that differ", "federation.exploration"):
+        assert said in output
+
+
+def test_a_run_compared_with_itself_differs_in_nothing(runs: tuple[Path, Path]) -> None:
+    first, _ = runs
+    output = succeed("compare", first, first)
+    assert "1. first" in output
+    assert "2. first" in output
+    assert "federation." not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["suite", "papers", "--out", "new"], "no suite 'papers'; there are: cartpole-n5, "),
+        (["suite", "paper", "--out", "new", "--budget-fraction", "0"], "--budget-fraction 0: "),
+        (["suite", "paper", "--out", "new", "--budget-fraction", "2"], "--budget-fraction 2: "),
+        (["suite", "paper", "--out", "new", "--seeds", "a"], "--seeds a: allowed: whole numbers"),
+        (["suite", "paper", "--out", "new", "--arm", "both"], "--arm both: 'both' is no change"),
+        (["suite", "cartpole-n5", "--out", "new", "--set", "agents.x=1"], "agents.1.x: unknown"),
+        (["suite", "cartpole-n5", "--out", "new", "--engine", "fast"], "--engine fast: allowed: "),
+        (["report", "first", "--level", "2"], "--level 2: allowed: between 0 and 1, as in 0.95"),
+        (["compare", "first", "first", "--level", "0"], "--level 0: allowed: between 0 and 1"),
+        (["report", "new"], "new holds no run of fedhql, nor a suite of runs"),
+        (["report", "first/figures"], "first/figures holds no run of fedhql"),
+        (["report", "experiment.toml"], "experiment.toml holds no run of fedhql"),
+        (["compare", "first", "new"], "new holds no run of fedhql"),
+        (["compare", "first"], "compare takes at least two runs"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str, runs: tuple[Path, Path]) -> None:
+    home = runs[0].parent
+    done = fedhql(*arguments, cwd=home)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("fedhql: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not (home / "new").exists()
+
+
+def test_another_suite_in_the_same_place_is_refused(suite: Path) -> None:
+    before = files(suite)
+    done = fedhql(*SUITE, "--set", "federation.exploration=3", "--out", suite)
+    assert done.returncode == 2
+    assert "federation.exploration is 3.0 here and 1.0 there" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert files(suite) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("suite", "A second call does only what is missing."),
+        ("report", "Write one page to judge runs by"),
+        ("compare", "Put runs side by side"),
+    ],
+)
+def test_help(command: str, said: str) -> None:
+    assert said in " ".join(succeed(command, "--help").split())
