@@ -5,6 +5,7 @@ import pytest
 
 from fedhql.errors import SettingsError
 from fedhql.experiments.presets import preset_names
+from fedhql.experiments.settings import differing_keys
 from fedhql.experiments.suite import ARMS, PAPER, SEEDS, SUITES, SuiteRun, plan_suite
 from fedhql.results.run_directory import Cell
 
@@ -54,7 +55,20 @@ def test_each_experiment_is_a_suite_of_its_own(name: str) -> None:
 
 
 def test_every_suite_is_made_of_presets() -> None:
-    assert {preset for presets in SUITES.values() for preset in presets} <= set(preset_names())
+    presets = {preset for suite in SUITES.values() for preset, _ in suite.runs.values()}
+    assert presets <= set(preset_names())
+
+
+def test_ablations_change_one_choice_each() -> None:
+    chosen, *others = plan("ablations", arms=())
+    assert chosen.arms == ["independent", "fedhql"]
+    assert chosen.settings == plan("cartpole-n5")[0].settings
+    differ = [differing_keys(chosen.settings, other.settings) for other in others]
+    assert all(differ)
+    assert len({tuple(keys) for keys in differ}) == len(others)
+    (literal,) = [o for o in others if o.directory.path.name == "improvement-sgd"]
+    for agent in literal.settings.agents:
+        assert agent.options["improvement_learning_rate"] == agent.options["learning_rate"]
 
 
 @pytest.mark.parametrize(

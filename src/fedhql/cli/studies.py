@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
 from fedhql.cli.display import LiveDisplay
 from fedhql.errors import SettingsError
-from fedhql.experiments.suite import ARMS, SEEDS, SUITES, SuiteRun, plan_suite, run_suite
+from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
@@ -45,7 +45,7 @@ def suite(
         typer.Option(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
-            f"  [default: {', '.join(ARMS)}]",
+            "  [default: independent and λ = 0, 1, 3, 5, 10; for ablations, independent and fedhql]",
         ),
     ] = None,
     settings: Annotated[
@@ -67,7 +67,7 @@ def suite(
         name,
         out,
         budget_fraction=budget_fraction,
-        arms=arm or ARMS,
+        arms=arm or [],
         seeds=parse_seeds(seeds),
         overrides=settings or [],
     )

@@ -1,6 +1,6 @@
 """The paper's experiments as suites: several runs in one directory, each with all its arms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +14,48 @@ from fedhql.results.arms import FEDHQL, INDEPENDENT
 from fedhql.results.run_directory import Cell, RunDirectory
 
 PAPER = ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
-SUITES = {name: (name,) for name in PAPER} | {"paper": PAPER}
 # The presets' own λ is 1.
 ARMS = (INDEPENDENT, "exploration=0", FEDHQL, "exploration=3", "exploration=5", "exploration=10")
 SEEDS = (0, 1, 2, 3, 4)
+# What the paper leaves open, each the other way, with all else as the preset has it.
+ABLATIONS: dict[str, Sequence[str]] = {
+    "as-chosen": (),
+    "annealed-epsilon": ("agents.exploration_fraction=0.1",),
+    "improvement-1e-4": ("agents.improvement_learning_rate=1e-4",),
+    "improvement-3e-3": ("agents.improvement_learning_rate=3e-3",),
+    "improvement-1e-2": ("agents.improvement_learning_rate=1e-2",),
+    # Read literally: the agents' own learning rates, plain gradient descent, no clip.
+    "improvement-sgd": (
+        "agents.improvement_optimiser=sgd",
+        "agents.improvement_max_grad_norm=1e9",
+        "agents.1.improvement_learning_rate=0.005",
+        "agents.2.improvement_learning_rate=0.01",
+        "agents.3.improvement_learning_rate=0.01",
+        "agents.4.improvement_learning_rate=0.02",
+        "agents.5.improvement_learning_rate=0.001",
+    ),
+    "carry-over": ("federation.server_environments=carry-over",),
+    "target-stays": ("agents.target_follows_improvement=false",),
+    "target-interval-10000": ("agents.target_update_interval=10000",),
+    "learning-starts-1000": ("agents.learning_starts=1000",),
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs, each a preset with some settings changed, and the arms all of them have."""
+
+    runs: Mapping[str, tuple[str, Sequence[str]]]  # name -> preset, overrides
+    arms: Sequence[str] = ARMS
+
+
+SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
+    "paper": Suite({name: (name, ()) for name in PAPER}),
+    "ablations": Suite(
+        {name: ("cartpole-n5", changed) for name, changed in ABLATIONS.items()},
+        arms=(INDEPENDENT, FEDHQL),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -41,21 +79,23 @@ def plan_suite(
     out: Path,
     *,
     budget_fraction: float,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    overrides: Sequence[str],
+    arms: Sequence[str] = (),
+    seeds: Sequence[int] = SEEDS,
+    overrides: Sequence[str] = (),
 ) -> list[SuiteRun]:
+    """With the suite's own arms, if none are given."""
     if name not in SUITES:
         raise SettingsError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
     if not 0 < budget_fraction <= 1:
         raise SettingsError(f"--budget-fraction {budget_fraction:g}: allowed: above 0, at most 1")
     runs = []
-    for preset in SUITES[name]:
+    for run, (preset, changed) in SUITES[name].runs.items():
         whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
         budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
-        settings = read_settings(preset_text(preset), [budget, *overrides])
-        named = dict.fromkeys(require_arm(settings, arm) for arm in arms)  # each once
-        directory = RunDirectory(out / preset)
+        settings = read_settings(preset_text(preset), [budget, *changed, *overrides])
+        wanted = arms or SUITES[name].arms
+        named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once
+        directory = RunDirectory(out / run)
         runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(seeds))))
     return runs
 
