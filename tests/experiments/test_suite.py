@@ -114,7 +114,7 @@ def test_a_fraction_of_which_no_step_is_left() -> None:
 def test_no_such_suite() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"no suite 'papers'; there are: cartpole-n5, .*, lunarlander-n10, paper$",
+        match=r"no suite 'papers'; there are: cartpole-n5, .*, lunarlander-n10, paper, ablations$",
     ):
         plan("papers")
 

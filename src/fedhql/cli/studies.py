@@ -32,7 +32,7 @@ Level = Annotated[
 
 
 def suite(
-    name: Annotated[str, typer.Argument(metavar="|".join(SUITES), help="Which experiments.")],
+    name: Annotated[str, typer.Argument(metavar="SUITE", help=", ".join(SUITES))],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")],
     budget_fraction: Annotated[
         float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
@@ -45,7 +45,7 @@ def suite(
         typer.Option(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
-            "  [default: independent and λ = 0, 1, 3, 5, 10; for ablations, independent and fedhql]",
+            "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql]",
         ),
     ] = None,
     settings: Annotated[
