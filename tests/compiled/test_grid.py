@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
-from fedhql.agents.dqn.population import initial_parameters
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
 from fedhql.environments.lanes import TwinLanes

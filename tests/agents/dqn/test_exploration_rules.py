@@ -12,7 +12,7 @@ from fedhql.agents import exploration as outside
 from fedhql.agents.dqn import exploration as inside
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
-from fedhql.agents.dqn.population import visit_projection
+from fedhql.agents.dqn.draws import visit_projection
 from tests.agents.dqn.corridor import CORRIDOR, corridor
 
 Q = jnp.array([1.0, 3.0, 2.0])

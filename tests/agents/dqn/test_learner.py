@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
@@ -20,7 +21,6 @@ from fedhql.agents.dqn.learner import (
 )
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
-from fedhql.agents.dqn.population import initial_parameters
 from tests.agents.dqn.torch_reference import (
     Floats,
     put,

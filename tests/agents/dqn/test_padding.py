@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.learner import Learner, improve, new_learner, train
 from fedhql.agents.dqn.network import Network, embed, extract, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
-from fedhql.agents.dqn.population import initial_parameters
 
 D, A, B = 3, 2, 6
 CONFIGS = (

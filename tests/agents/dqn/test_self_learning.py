@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3 import DQN
 
-from fedhql.agents.dqn import exploration, population
+from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import chunk_draws, initial_parameters
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import numbers_of
-from fedhql.agents.dqn.population import Dqn, Experience, advance, initial_parameters
+from fedhql.agents.dqn.population import Dqn, Experience, advance
 from fedhql.environments.lanes import TwinLanes
 from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
 from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
@@ -69,9 +70,7 @@ class Run:
     def draws(self, chunks: int) -> Floats:
         """(C, L, W), by the program that makes them for agents too."""
         at_once, words, keys = self.dqn.chunks, self.dqn.draws_a_chunk, self.experience.keys
-        parts = [
-            population._draws(keys, first, at_once, words) for first in range(0, chunks, at_once)
-        ]
+        parts = [chunk_draws(keys, first, at_once, words) for first in range(0, chunks, at_once)]
         return np.concatenate(parts)
 
     def to(self, until: int) -> "Run":

@@ -11,12 +11,13 @@ import numpy as np
 
 from fedhql.agents.dqn.arrays import load_arrays, save_arrays
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.exploration import annealed_epsilon
 from fedhql.agents.dqn.learner import Learner, improve, new_learner
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.observations import Encoder
-from fedhql.agents.dqn.population import Dqn, initial_parameters
+from fedhql.agents.dqn.population import Dqn
 from fedhql.agents.dqn.self_learning import CompiledSelfLearning, HostSelfLearning, SelfLearning
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.lanes import TwinLanes

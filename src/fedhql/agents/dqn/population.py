@@ -20,6 +20,12 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.draws import (
+    chunk_draws,
+    episode_seeds,
+    initial_parameters,
+    visit_projection,
+)
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
@@ -34,9 +40,6 @@ from fedhql.agents.dqn.numbers import Numbers
 from fedhql.environments.lanes import Episodes, Lanes
 
 Array = jax.Array
-
-# What an agent's randomness is for.
-_WEIGHTS, _CHUNKS, _EPISODES, _PROJECTION = range(4)
 
 
 class Experience(NamedTuple):
@@ -355,7 +358,7 @@ def advance(
         seeds_L = episode_seeds(experience.keys, begin)
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
     # A program of its own, which agents of all shapes share.
-    draws_CLW = _draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
+    draws_CLW = chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
     population: Population = _self_learn(
         dqn,
         learner,
@@ -366,40 +369,6 @@ def advance(
         steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
     )
     return population
-
-
-def initial_parameters(network: Network, seed: int) -> NDArray[np.float32]:
-    return network.initialise(np.random.default_rng([int(seed), _WEIGHTS]))
-
-
-def visit_projection(seed: int, observation_size: int) -> NDArray[np.float64]:
-    rng = np.random.default_rng([int(seed), _PROJECTION])
-    return rng.normal(size=(exploration.VISIT_CODE_BITS, observation_size))
-
-
-@partial(jax.jit, static_argnums=(2, 3))
-def _draws(keys_L2: Array, first: Array, chunks: int, words: int) -> Array:
-    """Uniform numbers (C, L, W), a function of each agent's key and the chunk's number alone."""
-
-    def draw(chunk: Array, key: Array) -> Array:
-        key = jax.random.fold_in(jax.random.fold_in(key, _CHUNKS), chunk)
-        return jax.random.uniform(key, (words,))
-
-    chunk_numbers = first + jnp.arange(chunks)
-    drawn: Array = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(chunk_numbers, keys_L2)
-    return drawn
-
-
-@jax.jit
-def episode_seeds(keys_L2: Array, env_step: Array) -> Array:
-    """Where the lanes' episodes begin that follow no other."""
-
-    def seed(key: Array) -> Array:
-        key = jax.random.fold_in(jax.random.fold_in(key, _EPISODES), env_step)
-        return jax.random.bits(key, dtype=jnp.uint32)
-
-    seeds: Array = jax.vmap(seed)(keys_L2)
-    return seeds
 
 
 @partial(jax.jit, static_argnums=0)
