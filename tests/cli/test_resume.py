@@ -15,6 +15,10 @@ from tests.cli.running import FEDHQL, SB3, TABULAR, fedhql, succeed, write_file
 RECORDS = ("evaluations.csv", "federation.csv")
 
 
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     """In a process group of its own, so that all of it can be killed at once."""
     return subprocess.Popen(
@@ -24,6 +28,8 @@ def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
         cwd=cwd,
+        # A shell that starts the tests in the background has them ignore interrupts.
+        preexec_fn=_hear_interrupts,
     )
 
 

@@ -69,17 +69,26 @@ def _as_workers_start() -> Iterator[None]:
     # NPROC is what XLA takes for the number of cores it may use.
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
     before = {name: os.environ.get(name) for name in threads}
+    # The mask is what the worker inherits. It keeps an interrupt from this thread alone; another
+    # may take it, so until the worker has all it needs an interrupt is only written down.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[int] = []
+    listener = signal.getsignal(signal.SIGINT)
+    if callable(listener):  # else interrupts are ignored, and shall be
+        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     os.environ.update(dict.fromkeys(threads, "1"))
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, listener)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _work(task: Task, sender: Connection) -> None:
