@@ -43,18 +43,13 @@ class EnvironmentBatch:
 
         `ended` is terminated or truncated; those rows leave `running`.
         """
-        return self.step_rows(self.running, actions)
-
-    def step_rows(
-        self, rows: NDArray[np.int64], actions: NDArray[np.int64]
-    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same for some of the running ones."""
         steps = [
-            self._episodes[row].step(int(action)) for row, action in zip(rows, actions, strict=True)
+            self._episodes[row].step(int(action))
+            for row, action in zip(self.running, actions, strict=True)
         ]
         next_states, rewards, terminated, truncated, _ = zip(*steps, strict=True)
         ended = np.array(terminated, dtype=np.bool_) | np.array(truncated, dtype=np.bool_)
-        self.running = np.setdiff1d(self.running, rows[ended])
+        self.running = self.running[~ended]
         return (
             np.array(next_states, dtype=self._dtype),
             np.array(rewards, dtype=np.float32),

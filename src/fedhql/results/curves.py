@@ -35,7 +35,7 @@ class Curve:
         return Curve(self.consumed_E[:count], self.returns_NE[:, :count]) if count else None
 
     def max_mean(self) -> Floats:
-        """(N,), as the three that follow."""
+        """(N,), as the two that follow."""
         return self.best[:, -1]
 
     def recent_mean(self) -> Floats:

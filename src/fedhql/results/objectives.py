@@ -29,9 +29,8 @@ class Estimate:
         return cls(float(np.mean(values_S)), *bootstrap_interval(values_S, rng, level=level))
 
     def __str__(self) -> str:
-        digits = (
-            ".0f" if max(abs(self.low), abs(self.high)) >= 10 else ".3g"
-        )  # FrozenLake's are < 1
+        # FrozenLake's returns are below 1.
+        digits = ".0f" if max(abs(self.low), abs(self.high)) >= 10 else ".3g"
         return f"{self.mean:{digits}} [{self.low:{digits}}, {self.high:{digits}}]"
 
 

@@ -79,15 +79,13 @@ def _facts(run: Run) -> str:
     manifest = run.manifest
     versions = ", ".join(f"{name} {v}" for name, v in manifest.get("versions", {}).items())
     hours = manifest.get("wall_seconds", 0) / 3600
+    machine = f", {manifest['platform']}" if "platform" in manifest else ""  # not in an archive
     return (
-        f"Budget {run.budget:,} env steps per agent; seeds {_listed(manifest['seeds'])}; engine "
-        f"{manifest.get('engine', 'messages')}; {hours:.2f} h on {manifest.get('cores')} cores, "
-        f"{manifest.get('platform')}; Python {manifest.get('python')}, {versions}."
+        f"Budget {run.budget:,} env steps per agent; "
+        f"seeds {', '.join(map(str, manifest['seeds']))}; engine "
+        f"{manifest.get('engine', 'messages')}; {hours:.2f} h on {manifest.get('cores')} cores"
+        f"{machine}; Python {manifest.get('python')}, {versions}."
     )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _toggles(runs: Sequence[Run]) -> str:
