@@ -22,12 +22,12 @@ import torch
 
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.experiments.build import build_agents, build_cohort, build_server
-from fedhql.experiments.checkpoints import SHARE_OF_RUN, Checkpoints
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.presets import preset_text
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import read_settings
 from fedhql.federation import Budget, Cohort
+from fedhql.results.checkpoints import SHARE_OF_RUN, Checkpoints
 
 ROUNDS = 4
 

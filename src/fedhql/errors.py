@@ -21,8 +21,16 @@ class NoUsableAnswers(FedHQLError):
     """Not one agent gave an answer the server could use."""
 
 
+class MemberRefused(FedHQLError):
+    """A server will not have this member, or this member will not have that server."""
+
+
 class RunDirectoryError(FedHQLError):
     """The output directory holds something else, or is in use."""
+
+
+class CredentialsError(FedHQLError):
+    """A certificate or key is missing, does not fit, or may not be used."""
 
 
 class MissingExtra(FedHQLError):

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from fedhql.errors import NoUsableAnswers
-from fedhql.federation import Budget, FederationServer, InProcessCohort, fed_ucb, fed_ucb_bernstein
+from fedhql.federation import (
+    Budget,
+    FederationServer,
+    InProcessCohort,
+    RoundProgress,
+    fed_ucb,
+    fed_ucb_bernstein,
+)
 
 LEARNING_RATE, DISCOUNT = 0.5, 0.9
 
@@ -22,16 +29,19 @@ class Counting:
 
     def reset(self, seeds: Sequence[int]) -> Any:
         self.running = np.arange(len(seeds))
-        self.states = np.array(seeds, dtype=np.float32)[:, None]
+        self.now = np.array(seeds, dtype=np.float32)[:, None]
         self.step_number = 0
-        return self.states
+        return self.now
 
     def go_on(self, seeds: Sequence[int]) -> Any:
-        return self.reset(seeds) if not hasattr(self, "states") else self.states
+        return self.reset(seeds) if not hasattr(self, "now") else self.now
+
+    def states(self) -> Any:
+        return self.now
 
     def step(self, actions: Any) -> Any:
         self.step_number += 1
-        self.states = self.states + 1
+        self.now = self.now + 1
         terminated = np.array(
             [self.terminates.get(e) == self.step_number for e in self.running.tolist()]
         )
@@ -39,9 +49,9 @@ class Counting:
             [self.truncates.get(e) == self.step_number for e in self.running.tolist()]
         )
         ended = terminated | truncated
-        next_states, self.states, self.running = (
-            self.states,
-            self.states[~ended],
+        next_states, self.now, self.running = (
+            self.now,
+            self.now[~ended],
             self.running[~ended],
         )
         return next_states, actions.astype(np.float32), terminated, ended
@@ -227,3 +237,27 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
             federation.federate(Budget(1000, 1), [10])
         asked.append([states for (states, _, _) in agent.improvements])
     assert asked == [[[10], [11], [10], [11]], [[10], [11], [12], [13]]]
+
+
+def test_a_round_goes_on_where_it_stopped() -> None:
+    """Two steps, then a server that knows only the progress and the environments' states."""
+    seeds, budget = [10, 20, 30], Budget(env_steps_per_agent=100, agents=1)
+    ends = {1: 3}
+    whole = server([Linear([1, 2])], Counting(terminates=ends)).federate(budget, seeds)
+
+    class Killed(Exception): ...
+
+    seen: list[RoundProgress] = []
+
+    def kill_at_two(progress: RoundProgress) -> None:
+        seen.append(progress)
+        if progress.steps == 2:
+            raise Killed
+
+    environments = Counting(terminates=ends)
+    with pytest.raises(Killed):
+        server([Linear([1, 2])], environments).federate(budget, seeds, after_step=kill_at_two)
+    left = budget.after_server_steps(seen[-1].server_env_steps)
+    again = server([Linear([1, 2])], environments).federate(left, seeds, going_on=seen[-1])
+    assert again == whole
+    assert [progress.server_env_steps for progress in seen] == [3, 6]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedhql import __version__
-from fedhql.cli import studies
+from fedhql.cli import certificates, network, studies
 from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
 from fedhql.cli.display import LiveDisplay, results_table
 from fedhql.errors import FedHQLError
@@ -185,6 +185,10 @@ app.command()(studies.suite)
 app.command()(studies.report)
 app.command()(studies.compare)
 app.command()(studies.archive)
+app.command()(network.serve)
+app.command()(network.join)
+app.command()(network.status)
+app.add_typer(certificates.app, name="certs")
 
 
 @app.command()

@@ -34,6 +34,10 @@ class EnvironmentBatch:
         for row in np.setdiff1d(np.arange(len(seeds)), self.running):
             self._episodes[row].begin(int(seeds[row]))
         self.running = np.arange(len(seeds))
+        return self.states()
+
+    def states(self) -> NDArray[Any]:
+        """Of the running ones."""
         return np.array([self._episodes[row].state for row in self.running], dtype=self._dtype)
 
     def step(

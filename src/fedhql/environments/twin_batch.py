@@ -35,9 +35,13 @@ class TwinBatch:
         running_B[self.running] = True
         fresh = _begin(self._lanes, jnp.asarray(seeds_B))
         before = fresh if self._episodes is None else self._episodes
-        self._episodes, states = _go_on(self._lanes, before, fresh, jnp.asarray(running_B))
+        self._episodes = _go_on(before, fresh, jnp.asarray(running_B))
         self.running = np.arange(len(seeds))
-        return np.array(states)[: len(seeds)]
+        return self.states()
+
+    def states(self) -> NDArray[Any]:
+        """Of the running ones."""
+        return np.array(_observe(self._lanes, self._episodes))[self.running]
 
     def step(
         self, actions: NDArray[np.int64]
@@ -82,12 +86,14 @@ def _begin(lanes: TwinLanes, seeds_B: jax.Array) -> Episodes:
     return lanes.begin(seeds_B)
 
 
+@jax.jit
+def _go_on(episodes: Episodes, fresh: Episodes, running_B: jax.Array) -> Episodes:
+    return chosen(running_B, episodes, fresh)
+
+
 @partial(jax.jit, static_argnums=0)
-def _go_on(
-    lanes: TwinLanes, episodes: Episodes, fresh: Episodes, running_B: jax.Array
-) -> tuple[Episodes, jax.Array]:
-    kept = chosen(running_B, episodes, fresh)
-    return kept, lanes.observe(kept)
+def _observe(lanes: TwinLanes, episodes: Episodes) -> jax.Array:
+    return lanes.observe(episodes)
 
 
 @partial(jax.jit, static_argnums=0)

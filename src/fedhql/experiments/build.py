@@ -14,7 +14,7 @@ from fedhql.environments.twin_batch import TwinBatch
 from fedhql.environments.twins import Twin, twin_of
 from fedhql.errors import AgentRefused
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import ExperimentSettings
+from fedhql.experiments.settings import ExperimentSettings, TaskSettings
 from fedhql.federation import Cohort, FederationServer, InProcessCohort, ServerEnvironments
 
 
@@ -58,7 +58,7 @@ def build_cohort(
     return cohort
 
 
-def build_batch(settings: ExperimentSettings, size: int) -> EnvironmentBatch | TwinBatch:
+def build_batch(settings: TaskSettings, size: int) -> EnvironmentBatch | TwinBatch:
     """Environments for the server or for evaluation; twins where we have them, as compiled runs."""
     if (twin := _twin(settings)) is not None:
         return TwinBatch(twin, size)
@@ -66,7 +66,7 @@ def build_batch(settings: ExperimentSettings, size: int) -> EnvironmentBatch | T
 
 
 def build_server(
-    settings: ExperimentSettings, cohort: Cohort, environments: ServerEnvironments
+    settings: TaskSettings, cohort: Cohort, environments: ServerEnvironments
 ) -> FederationServer:
     federation = settings.federation
     return FederationServer(
@@ -80,7 +80,7 @@ def build_server(
     )
 
 
-def _twin(settings: ExperimentSettings) -> Twin | None:
+def _twin(settings: TaskSettings) -> Twin | None:
     return twin_of(settings.environment.id, settings.environment.options)
 
 

@@ -10,10 +10,10 @@ from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
 from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
-from fedhql.experiments.checkpoints import Checkpoints
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import FederationServer
+from fedhql.results.checkpoints import Checkpoints
 from fedhql.results.files import locked, whole_directory
 from fedhql.results.run_directory import Cell, RunDirectory
 

@@ -23,11 +23,11 @@ from fedhql.errors import NoUsableAnswers
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
-from fedhql.experiments.checkpoints import Checkpoints
 from fedhql.experiments.plan import read_states
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import RoundFigures
+from fedhql.results.checkpoints import Checkpoints
 from fedhql.results.files import locked, whole_directory
 from fedhql.results.run_directory import Cell, RunDirectory
 

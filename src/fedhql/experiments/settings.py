@@ -1,9 +1,9 @@
 """What an experiment file may say: one frozen class per section, every range checked."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
@@ -90,26 +90,42 @@ class AgentSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ExperimentSettings(_Section):
-    """A whole experiment."""
+class TaskSettings(_Section):
+    """What is learned and how it is federated, whoever the agents are."""
 
     environment: EnvironmentSettings
     federation: FederationSettings = FederationSettings()
     budget: BudgetSettings
     evaluation: EvaluationSettings = EvaluationSettings()
-    agents: tuple[AgentSettings, ...] = ()
-
-    @property
-    def agent_names(self) -> list[str]:
-        return [f"agent{n}" for n in range(1, len(self.agents) + 1)]
 
     def as_toml(self) -> str:
         """With every default written out; reads back as the same settings."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
+class ExperimentSettings(TaskSettings):
+    """A whole experiment."""
+
+    agents: tuple[AgentSettings, ...] = ()
+
+    @property
+    def agent_names(self) -> list[str]:
+        return [f"agent{n}" for n in range(1, len(self.agents) + 1)]
+
+
+Settings = TypeVar("Settings", bound=TaskSettings)
+
+
 def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSettings:
     """Parse and validate an experiment file, with `section.key=value` overrides on top."""
+    settings = parse(text, overrides, ExperimentSettings)
+    if not settings.agents:
+        raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
+    agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
+    return settings.model_copy(update={"agents": agents})
+
+
+def parse(text: str, overrides: Sequence[str], model: type[Settings]) -> Settings:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -117,20 +133,23 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
     for override in overrides:
         _apply(content, override)
     try:
-        settings = ExperimentSettings.model_validate(content)
+        settings = model.model_validate(content)
     except ValidationError as error:
-        raise SettingsError(explain(error, ExperimentSettings)) from error
-    if not settings.agents:
-        raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
+        raise SettingsError(explain(error, model)) from error
     if wrong := contradiction(settings.federation):
         raise SettingsError(wrong)
-    agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
-    return settings.model_copy(update={"agents": agents})
+    return settings
 
 
 def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentSettings:
+    return read_file(path, overrides, read_settings)
+
+
+def read_file(
+    path: Path, overrides: Sequence[str], read: Callable[[str, Sequence[str]], Settings]
+) -> Settings:
     try:
-        return read_settings(path.read_text(encoding="utf-8"), overrides)
+        return read(path.read_text(encoding="utf-8"), overrides)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -160,7 +179,7 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
     return settings.model_copy(update={"agents": tuple(agents)})
 
 
-def differing_keys(ours: ExperimentSettings, theirs: ExperimentSettings) -> list[str]:
+def differing_keys(ours: TaskSettings, theirs: TaskSettings) -> list[str]:
     """Which settings differ, as dotted keys with both values."""
     a, b = _flat(ours.model_dump()), _flat(theirs.model_dump())
     return [
@@ -203,7 +222,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
     path = key.strip().split(".")
     if not equals or len(path) < 2:
         raise SettingsError(f"--set {override!r}: write section.key=value")
-    value = _toml_value(text.strip())
+    value = toml_value(text.strip())
     if path[0] == "agents":
         agents = content.get("agents", [])
         if not isinstance(agents, list):
@@ -228,7 +247,7 @@ def _put(table: dict[str, Any], path: Sequence[str], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -2,7 +2,13 @@
 
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, InProcessCohort
-from fedhql.federation.server import FederationServer, RoundFigures, Rule, ServerEnvironments
+from fedhql.federation.server import (
+    FederationServer,
+    RoundFigures,
+    RoundProgress,
+    Rule,
+    ServerEnvironments,
+)
 from fedhql.federation.td import fed_td
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
@@ -13,6 +19,7 @@ __all__ = [
     "FederationServer",
     "InProcessCohort",
     "RoundFigures",
+    "RoundProgress",
     "Rule",
     "ServerEnvironments",
     "fed_td",

@@ -31,6 +31,9 @@ class ServerEnvironments(Protocol):
     def go_on(self, seeds: Sequence[int]) -> States:
         """The same, but where an episode has not ended it goes on."""
 
+    def states(self) -> States:
+        """Of those still running."""
+
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[States, Values, NDArray[np.bool_], NDArray[np.bool_]]:
@@ -46,6 +49,20 @@ class RoundFigures:
     td_error: float  # |r + γ max q̄' - q̄|, what FedTD moves by when α_s is 1
     loss: float  # agents' squared error to the broadcast targets, before they improve
     refused_answers: int
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """How far a round is. With the environments' position it is all a server needs to go on."""
+
+    steps: int = 0
+    server_env_steps: int = 0
+    sums: tuple[float, ...] = (0.0, 0.0, 0.0)  # of spread, TD error and loss, over transitions
+    refused_answers: int = 0
+
+    def figures(self) -> RoundFigures:
+        spread, td_error, loss = (total / max(self.server_env_steps, 1) for total in self.sums)
+        return RoundFigures(self.server_env_steps, spread, td_error, loss, self.refused_answers)
 
 
 class FederationServer:
@@ -71,30 +88,39 @@ class FederationServer:
         self._carry_over = carry_over
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
-    def federate(self, budget: Budget, seeds: Sequence[int]) -> tuple[Budget, RoundFigures]:
+    def federate(
+        self,
+        budget: Budget,
+        seeds: Sequence[int],
+        *,
+        going_on: RoundProgress | None = None,
+        after_step: Callable[[RoundProgress], None] = lambda progress: None,
+    ) -> tuple[Budget, RoundFigures]:
         """One round: an environment per seed, then up to `horizon_steps` server steps.
 
-        Ends early when all environments have, or when the next step would overspend.
+        Ends early when all environments have, or when the next step would overspend. `going_on`
+        is a round's last progress, if its environments stand where they stood then.
         """
-        spent_before, refused_before = budget.server_env_steps, self.refused.total()
-        sums = np.zeros(3)  # of spread, TD error and loss, over all server transitions
-        begin = self._environments.go_on if self._carry_over else self._environments.reset
-        states = begin(seeds)
-        for _ in range(self._horizon_steps):
-            if not 0 < len(states) <= budget.remaining_env_steps:
+        progress = going_on or RoundProgress()
+        if going_on is not None:
+            states = self._environments.states()
+        else:
+            begin = self._environments.go_on if self._carry_over else self._environments.reset
+            states = begin(seeds)
+        while progress.steps < self._horizon_steps:
+            count, refused_before = len(states), self.refused.total()
+            if not 0 < count <= budget.remaining_env_steps:
                 break
-            budget = budget.after_server_steps(len(states))
+            budget = budget.after_server_steps(count)
             states, step_sums = self._step(states)
-            sums += step_sums
-        server_env_steps = budget.server_env_steps - spent_before
-        spread, td_error, loss = sums / max(server_env_steps, 1)
-        return budget, RoundFigures(
-            server_env_steps=server_env_steps,
-            spread=float(spread),
-            td_error=float(td_error),
-            loss=float(loss),
-            refused_answers=self.refused.total() - refused_before,
-        )
+            progress = RoundProgress(
+                progress.steps + 1,
+                progress.server_env_steps + count,
+                tuple(a + b for a, b in zip(progress.sums, step_sums.tolist(), strict=True)),
+                progress.refused_answers + self.refused.total() - refused_before,
+            )
+            after_step(progress)
+        return budget, progress.figures()
 
     def _step(self, states: States) -> tuple[States, NDArray[np.float64]]:
         """Lines 7 to 13 of Algorithm 1.a, for a batch of states."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.experiments.checkpoints import SHARE_OF_RUN, Checkpoints
+from fedhql.results.checkpoints import SHARE_OF_RUN, Checkpoints
 
 
 class Clock:

@@ -1,0 +1,309 @@
+"""Commands for a federation across machines: serve, join, status."""
+
+import asyncio
+import json
+import logging
+import random
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedhql.cli.common import INTERRUPTED, fail
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.results.files import locked
+
+if TYPE_CHECKING:
+    from fedhql.remote.credentials import Credentials
+
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="No TLS and no certificates; on this machine only."),
+]
+Certificates = Annotated[
+    Path, typer.Option(metavar="DIR", help="Holds ca.crt, NAME.crt and NAME.key (fedhql certs).")
+]
+JsonLog = Annotated[bool, typer.Option("--log-json", help="One JSON object a line, on stderr.")]
+
+
+def serve(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The federation's settings.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where members connect.")],
+    home: Annotated[
+        Path, typer.Option(metavar="DIR", help="The journal and the results; the same goes on.")
+    ],
+    certs: Certificates = Path("certs"),
+    name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="Whose certificate the server shows.")
+    ] = "server",
+    insecure: Insecure = False,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Status page, /status.json and Prometheus /metrics; read only, no password.",
+        ),
+    ] = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let a member out of quarantine; repeat for several."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in `run`."),
+    ] = None,
+    log_json: JsonLog = False,
+) -> None:
+    """Run the server of a federation whose members join over the network.
+
+    Killed or stopped, the same command goes on from the last finished step.
+    """
+    _require_remote("fedhql serve")
+    from fedhql.experiments.serve import read_served_settings
+    from fedhql.experiments.settings import read_file
+
+    chosen = read_file(file, settings or [], read_served_settings)
+    shown = None if insecure else _credentials(certs, name)
+    _log_to_stderr(log_json)
+    with _alone(home):
+        _run_until_stopped(
+            _serve(chosen, listen, home, shown, certs / "revoked.crl", http, release or [])
+        )
+
+
+async def _serve(
+    settings: Any,
+    listen: str,
+    home: Path,
+    credentials: "Credentials | None",
+    revoked: Path,
+    http: str | None,
+    released: list[str],
+) -> None:
+    from fedhql.experiments.serve import Service, open_home, task_of
+    from fedhql.remote.gate import Gate
+    from fedhql.remote.hub import Hub
+    from fedhql.remote.observation import Observation
+
+    loop = asyncio.get_running_loop()
+    task = task_of(settings)
+    journal, federation = open_home(home, settings)
+    hub = Hub(
+        settings.service,
+        journal,
+        action_count=task.actions,
+        env_steps_per_member=settings.budget.env_steps_per_agent,
+    )
+    for member in released:
+        if member not in hub.members:
+            raise SettingsError(
+                f"--release {member}: allowed: {', '.join(hub.members) or 'nobody'}"
+            )
+        hub.release(member)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, hub.stop)
+    service = Service(settings, home, hub, loop, actions=task.actions)
+    gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
+    port = await gate.open(listen)
+    page = None
+    if http is not None:
+        host, http_port = _address(http, "--http")
+        page = Observation(lambda: service.status(federation), host, http_port)
+        logging.getLogger("fedhql").info("status page: http://%s:%d/", host, page.port)
+    logging.getLogger("fedhql").info(
+        "federation %s listens on port %d, %s",
+        federation, port, "mutual TLS" if credentials else "plaintext, this machine only",
+    )  # fmt: skip
+    try:
+        await asyncio.to_thread(service.run)
+    finally:
+        await gate.close()
+        if page is not None:
+            page.close()
+        journal.close()
+
+
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The server's.")],
+    agent: Annotated[
+        str, typer.Option(metavar="KIND|module:Class", help="dqn, sb3-dqn, tabular, or your class.")
+    ],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="As in the certificate.")],
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The agent's checkpoints and account; the same goes on.  [default: members/NAME]",
+        ),
+    ] = None,
+    certs: Certificates = Path("certs"),
+    insecure: Insecure = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the agent: hidden=[64,64]."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The agent's.  [default: drawn, and kept in its home]")
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="The agent's own; has to have the federation's states and actions."
+            "  [default: the federation's]",
+        ),
+    ] = None,
+    log_json: JsonLog = False,
+) -> None:
+    """Take part in a federation with a private agent, which never leaves this process.
+
+    Killed or stopped, the same command goes on from the agent's last checkpoint.
+    """
+    _require_remote("fedhql join")
+    from fedhql.experiments.join import agent_builder, own_seed
+    from fedhql.remote.member import Member
+
+    own = home or Path("members") / name
+    shown = None if insecure else _credentials(certs, name)
+    if insecure:
+        from fedhql.remote.gate import LOOPBACK
+
+        if not address.startswith(LOOPBACK):
+            raise SettingsError(f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])")
+    _log_to_stderr(log_json)
+    with _alone(own):
+        kept = own_seed(own, seed)
+        member = Member(
+            name,
+            address,
+            own,
+            agent_builder(agent, settings or [], kept, environment),
+            credentials=shown,
+            rng=random.Random(),  # when to try again, which nobody else should do at once
+            clock=time.monotonic,
+        )
+        _run_until_stopped(member.run())
+
+
+def status(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL|DIR", help="A server's --http address, or its --home when it is down."
+        ),
+    ] = "127.0.0.1:8080",
+) -> None:
+    """Show a federation's members, budgets and recent events."""
+    console = Console()
+    if Path(where).is_dir():
+        from fedhql.remote.journal import read_members
+
+        path = Path(where) / "journal.sqlite"
+        if not path.exists():
+            raise SettingsError(f"{where} holds no federation: there is no {path.name}")
+        console.print(_members_table([vars(member) for member in read_members(path)]))
+        return
+    url = (where if "//" in where else f"http://{where}").rstrip("/") + "/status.json"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise SettingsError(f"no status from {url} ({reason}); serve with --http") from error
+    p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
+    latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
+    console.print(
+        f"{found['environment']}, federation {found['federation']}: {found['stage']}, round "
+        f"{found['round']}, {found['improvements']} improvements{latency}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(_members_table(found["members"]))
+    for event in found["events"][:10]:
+        console.print(
+            f"{event['time']} {event['text']}", highlight=False, markup=False, soft_wrap=True
+        )
+
+
+def _members_table(members: list[dict[str, Any]]) -> Table:
+    columns = ("own_env_steps", "applied_improvements", "skipped_improvements",
+               "refused_answers", "late_answers")  # fmt: skip
+    table = Table()
+    for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
+        table.add_column(title, justify="left" if n < 2 else "right")
+    for member in members:
+        state = member.get("state") or _state_on_disk(member)
+        table.add_row(member["name"], state, *(f"{member[column]:,}" for column in columns))
+    return table
+
+
+def _state_on_disk(member: dict[str, Any]) -> str:
+    if member["quarantined"]:
+        return "quarantined"
+    return "finished" if member["finished"] else "unknown"
+
+
+def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on", INTERRUPTED)
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(home, wait=False))
+        except BlockingIOError as error:
+            raise SettingsError(f"{home} is in use by another process") from error
+        yield
+
+
+def _address(text: str, option: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise SettingsError(f"{option} {text}: write HOST:PORT, as in 127.0.0.1:8080")
+    return host or "127.0.0.1", int(port)
+
+
+def _credentials(home: Path, name: str) -> "Credentials":
+    from fedhql.remote.credentials import load_credentials
+
+    return load_credentials(
+        home / "ca.crt", home / f"{name}.crt", home / f"{name}.key", now=datetime.now(UTC)
+    )
+
+
+def _require_remote(command: str) -> None:
+    try:
+        for package in ("cryptography", "google.protobuf", "grpc"):
+            import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtra.named("remote", command) from error
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time_ = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time_, "level": record.levelname.lower(), "text": record.getMessage()}
+        return json.dumps(line)
+
+
+def _log_to_stderr(as_json: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(_JsonLines() if as_json else plain)
+    logging.getLogger("fedhql").addHandler(handler)
+    logging.getLogger("fedhql").setLevel(logging.INFO)

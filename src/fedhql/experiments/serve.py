@@ -1,0 +1,387 @@
+"""A federation served over the network: its rounds, from wherever the journal says it stands."""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeInt
+
+from fedhql.environments.make import action_count, make_environment
+from fedhql.errors import SettingsError
+from fedhql.experiments.build import build_batch, build_server
+from fedhql.experiments.evaluation import evaluate
+from fedhql.experiments.seeds import Stream, seeds_for
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse
+from fedhql.federation import Budget, RoundFigures, RoundProgress
+from fedhql.remote.cohort import RemoteCohort
+from fedhql.remote.hub import Hub, Stopped
+from fedhql.remote.journal import Journal, MemberRecord
+from fedhql.remote.settings import ServiceSettings
+from fedhql.remote.status import FederationStatus, MemberStatus
+from fedhql.remote.wire_pb2 import Task
+from fedhql.results.arms import FEDHQL
+from fedhql.results.files import write_atomically
+from fedhql.results.records import EvaluationRow, FederationRow, header
+
+log = logging.getLogger(__name__)
+JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
+FILES = {"evaluations.csv": EvaluationRow, "federation.csv": FederationRow}
+
+
+class ServedSettings(TaskSettings):
+    """A federation whose agents are their owners'."""
+
+    service: ServiceSettings = ServiceSettings()
+    seed: NonNegativeInt = 0
+    """Of the server's and the evaluation's episodes."""
+
+
+def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
+    settings = parse(text, overrides, ServedSettings)
+    service, batch = settings.service, settings.federation.query_batch
+    if service.quorum > service.start_with:
+        raise SettingsError(
+            f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
+            f"{service.start_with}"
+        )
+    if service.members and len(service.members) < service.start_with:
+        raise SettingsError(
+            f"service.start_with is {service.start_with}, but service.members names "
+            f"{len(service.members)}"
+        )
+    if len(set(service.members)) < len(service.members):
+        raise SettingsError("service.members: a name is there twice")
+    if max(batch, settings.evaluation.episodes) > service.most_states:
+        raise SettingsError(
+            f"service.most_states is {service.most_states}; allowed: at least "
+            f"federation.query_batch ({batch}) and evaluation.episodes"
+        )
+    return settings
+
+
+def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
+    """The journal and the federation's identity; [service] may change, the rest may not."""
+    home.mkdir(parents=True, exist_ok=True)
+    kept = home / SETTINGS
+    if kept.exists():
+        before = read_served_settings(kept.read_text())
+        same_service = before.model_copy(update={"service": settings.service})
+        if differing := differing_keys(settings, same_service):
+            raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
+    write_atomically(kept, settings.as_toml())
+    journal = Journal(home / JOURNAL)
+    federation = journal.fact("federation")
+    if federation is None:
+        federation = uuid.uuid4().hex
+        journal.write(facts={"federation": federation})
+    return journal, federation
+
+
+def task_of(settings: ServedSettings) -> Task:
+    env = make_environment(settings.environment.id, settings.environment.options)
+    space = env.observation_space
+    task = Task(
+        environment=settings.environment.id,
+        options={k: json.dumps(v) for k, v in settings.environment.options.items()},
+        discount=settings.environment.discount,
+        env_steps_per_member=settings.budget.env_steps_per_agent,
+        state_dtype=np.dtype(space.dtype).name,
+        state_shape=space.shape or (),
+        actions=action_count(env),
+    )
+    env.close()
+    return task
+
+
+class Service:
+    """Algorithm 1 over whoever is there. Runs in a thread of its own, beside the hub's loop."""
+
+    def __init__(
+        self,
+        settings: ServedSettings,
+        home: Path,
+        hub: Hub,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        actions: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._home, self._hub, self._clock = settings, home, hub, clock
+        self._began = clock()
+        self._cohort = RemoteCohort(hub, loop, actions)
+        self._in_loop = self._cohort.in_loop
+        self._environments = build_batch(settings, settings.federation.query_batch)
+        self._server = build_server(settings, self._cohort, self._environments)
+        self._position: dict[str, Any] = hub.journal.fact("position") or {
+            "round": 0,
+            "stage": "new",
+        }
+        self._figures: RoundFigures | None = None
+        if settings.service.mode == "continuous":
+            hub.on_idle = self._keep_learning
+
+    def run(self) -> None:
+        """Until every budget is spent, or the hub is stopped."""
+        try:
+            self._gather()
+            while self._position["stage"] != "finished":
+                if self._position["stage"] in ("new", "next", "learn"):
+                    if not self._learn():
+                        break
+                    self._move("evaluate")
+                if self._position["stage"] == "evaluate":
+                    self._evaluate()
+                    self._move("federate")
+                self._federate()
+            self._finish()
+        except Stopped:
+            log.info("stopped in round %s; start again to go on", self._position["round"])
+        finally:
+            self._environments.close()
+
+    # The stages of a round
+
+    def _gather(self) -> None:
+        """Enough members to begin with; after a restart, those there were, for a while."""
+        hub, service = self._hub, self._settings.service
+        if self._position["stage"] == "new":
+            self._in_loop(hub.tell, f"waiting for {service.start_with} members to begin with")
+            self._wait(lambda: len(hub.present()) >= service.start_with)
+            return
+        names = [n for n in self._position["enlisted"] if not _over(hub.members[n])]
+        self._cohort.enlist(names)
+        if self._position["stage"] == "next":
+            names = [name for name, member in hub.members.items() if not _over(member)]
+        self._wait(lambda: set(names) <= set(hub.present()), service.return_seconds)
+
+    def _learn(self) -> bool:
+        """Until the next federation round is due; False if there will be none."""
+        service, federation = self._settings.service, self._settings.federation
+        if service.mode == "continuous":
+            everybody = self._hub.members
+            self._wait(
+                lambda: all(_over(member) for member in everybody.values()),
+                service.round_interval_seconds,
+            )
+            return self._enlist()
+        if self._position["stage"] == "learn":  # begun before the server was started again
+            self._cohort.finish_learning()
+        elif self._enlist():
+            self._position |= {"stage": "learn", "enlisted": list(self._cohort.names)}
+            facts = {"position": self._position}
+            self._cohort.self_learn(federation.self_learning_env_steps, facts)
+        else:
+            return False
+        return True
+
+    def _enlist(self) -> bool:
+        """Everybody who is here and can pay takes part in the round; False: it is over."""
+        hub, whole = self._hub, self._settings.budget.env_steps_per_agent
+        for name, member in list(hub.members.items()):
+            if not _over(member) and not member.learning and member.left(whole) < 1:
+                self._in_loop(hub.dismiss, name, "its budget is spent")
+        quorum = self._settings.service.quorum
+        going_on = [member for member in hub.members.values() if not _over(member)]
+        if len(going_on) < quorum and any(m.finished for m in hub.members.values()):
+            return False
+        self._wait(lambda: len(hub.present()) >= quorum)
+        self._cohort.enlist(hub.present())
+        return True
+
+    def _evaluate(self) -> None:
+        every, round_ = self._settings.service.evaluate_every_rounds, self._position["round"]
+        if every == 0 or round_ % every or not self._cohort.names:
+            return
+        episodes, seed = self._settings.evaluation.episodes, self._settings.seed
+        members = [self._hub.members[name] for name in self._cohort.names]
+        batch = build_batch(self._settings, len(members) * episodes)
+        seeds_NE = np.stack(
+            [seeds_for(seed, Stream.EVALUATION, m.number, round_, count=episodes) for m in members]
+        )
+        limit = self._settings.evaluation.episode_step_limit
+        returns_NE, _ = evaluate(self._cohort.query_each, batch, seeds_NE, limit)
+        batch.close()
+        rows = []
+        for member, of_E in zip(members, returns_NE, strict=True):
+            if member.name in self._cohort.silent:  # what it would have done is not known
+                continue
+            mean = float(of_E.mean())
+            best = mean if member.best_mean_return is None else max(member.best_mean_return, mean)
+            member.best_mean_return = best
+            rows.append(
+                EvaluationRow(
+                    FEDHQL, seed, member.name, member.own_env_steps, member.consumed, mean, best
+                )
+            )
+        self._write_rows("evaluations.csv", rows, members)
+
+    def _federate(self) -> None:
+        position, settings = self._position, self._settings
+        going_on = None
+        if "progress" in position:  # the server was stopped in the middle of the round
+            going_on = RoundProgress(**position["progress"])
+            self._environments.go_to(position["environments"])
+        elif settings.federation.carry_over and (before := position.get("environments")):
+            self._environments.go_to(before)
+        before_step = going_on or RoundProgress()
+
+        def after_step(progress: RoundProgress) -> None:
+            nonlocal before_step
+            taken = progress.server_env_steps - before_step.server_env_steps
+            before_step = progress
+            self._cohort.finish_step(taken, lambda: {"position": self._at(progress)})
+
+        seeds = seeds_for(
+            settings.seed, Stream.SERVER, position["round"], count=settings.federation.query_batch
+        )
+        affordable = self._cohort.affordable_server_steps()
+        if going_on is not None or len(seeds) <= affordable:
+            allowance = Budget(env_steps_per_agent=affordable, agents=1)
+            _, self._figures = self._server.federate(
+                allowance, seeds.tolist(), going_on=going_on, after_step=after_step
+            )
+            self._write_rows("federation.csv", [self._round_row(self._figures)], [])
+        self._next_round()
+
+    def _round_row(self, figures: RoundFigures) -> FederationRow:
+        own = max(self._hub.members[name].own_env_steps for name in self._cohort.names)
+        return FederationRow(
+            FEDHQL,
+            self._settings.seed,
+            self._position["round"],
+            own,
+            self._hub.server_env_steps,
+            figures.server_env_steps,
+            figures.spread,
+            figures.td_error,
+            figures.loss,
+            figures.refused_answers,
+        )
+
+    # Where it stands
+
+    def _at(self, progress: RoundProgress) -> dict[str, Any]:
+        self._position |= {
+            "progress": asdict(progress),
+            "environments": self._environments.position(),
+        }
+        return self._position
+
+    def _move(self, stage: str) -> None:
+        self._position |= {"stage": stage, "enlisted": list(self._cohort.names)}
+        self._write(facts={"position": self._position})
+
+    def _next_round(self) -> None:
+        self._position.pop("progress", None)
+        if self._settings.federation.carry_over:
+            self._position["environments"] = self._environments.position()
+        else:
+            self._position.pop("environments", None)
+        self._position |= {"round": self._position["round"] + 1, "stage": "next", "enlisted": []}
+        self._write(facts={"position": self._position})
+        self._export()
+
+    def _finish(self) -> None:
+        self._position["stage"] = "finished"
+        self._write(facts={"position": self._position})
+        self._export()
+
+        for name, member in list(self._hub.members.items()):
+            if not _over(member):
+                why = "the federation is over: too few members are left"
+                self._in_loop(self._hub.dismiss, name, why)
+        self._in_loop(self._hub.tell, "the federation has finished")
+
+    def _keep_learning(self, member: MemberRecord) -> None:
+        """Continuous: the next phase at once, for as long as the budget lasts."""
+        if _over(member):
+            return
+        left = int(member.left(self._settings.budget.env_steps_per_agent))
+        if left >= 1:
+            steps = min(left, self._settings.federation.self_learning_env_steps)
+            self._hub.learn([member.name], {member.name: steps})
+        else:
+            self._hub.dismiss(member.name, "its budget is spent")
+
+    # Things done in the hub's loop
+
+    def _wait(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
+        return self._cohort.call(self._hub.wait_until(reached, seconds))
+
+    def _write(self, **what: Any) -> None:
+        self._in_loop(self._hub.journal.write, **what)
+
+    def _write_rows(self, file: str, rows: Sequence[Any], members: Sequence[MemberRecord]) -> None:
+        lines = [",".join(map(str, astuple(row))) for row in rows]
+        self._write(rows=(file, self._position["round"], lines), members=members)
+
+    def _export(self) -> None:
+        """The rows so far as files, for whoever draws them."""
+        for file, kind in FILES.items():
+            lines = self._in_loop(self._hub.journal.lines, file)
+            text = header(kind) + "".join(f"{line}\n" for line in lines)
+            write_atomically(self._home / file, text)
+
+    def status(self, federation: str) -> FederationStatus:
+        """For the status page; a look, with no lock: every part of it is whole."""
+        hub, figures = self._hub, self._figures
+        members = sorted(hub.members.values(), key=lambda member: member.number)
+        return FederationStatus(
+            federation=federation,
+            environment=self._settings.environment.id,
+            mode=self._settings.service.mode,
+            stage=STAGES[self._position["stage"]],
+            round=self._position["round"],
+            improvements=hub.improvements,
+            quorum=self._settings.service.quorum,
+            env_steps_per_member=self._settings.budget.env_steps_per_agent,
+            server_env_steps=hub.server_env_steps,
+            uptime_seconds=self._clock() - self._began,
+            members=[_member_status(hub, member) for member in members],
+            exchanges=hub.latencies.status(),
+            spread=figures.spread if figures else None,
+            td_error=figures.td_error if figures else None,
+            loss=figures.loss if figures else None,
+            events=list(hub.events),
+        )
+
+
+STAGES = {
+    "new": "waiting for members",
+    "next": "learning",
+    "learn": "learning",
+    "evaluate": "evaluating",
+    "federate": "federating",
+    "finished": "finished",
+}
+
+
+def _over(member: MemberRecord) -> bool:
+    return member.finished or bool(member.quarantined)
+
+
+def _member_status(hub: Hub, member: MemberRecord) -> MemberStatus:
+    if member.quarantined:
+        state = "quarantined"
+    elif member.finished:
+        state = "finished"
+    else:
+        state = "connected" if member.name in hub.sessions else "away"
+    return MemberStatus(
+        name=member.name,
+        state=state,
+        own_env_steps=member.own_env_steps,
+        consumed_env_steps=member.consumed,
+        applied_improvements=member.applied_improvements,
+        skipped_improvements=member.skipped_improvements,
+        refused_answers=member.refused_answers,
+        late_answers=member.late_answers,
+        reconnects=max(member.connections - 1, 0),
+    )

@@ -1,0 +1,1 @@
+"""Federating across firewalls: gRPC, mutual TLS, a durable server, members that come and go."""

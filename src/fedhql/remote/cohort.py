@@ -1,0 +1,126 @@
+"""Members far away, as the server's cohort: plain calls here, messages over there."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedhql.contract import Actions, States, Values
+from fedhql.federation import Answers
+from fedhql.remote.hub import Hub
+from fedhql.remote.wire import pack_improvement
+from fedhql.remote.wire_pb2 import Improvement
+
+Result = TypeVar("Result")
+
+
+class RemoteCohort:
+    """Whoever was enlisted for the round. For any thread but the one the hub's loop runs in."""
+
+    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop, action_count: int) -> None:
+        self._hub, self._loop, self._action_count = hub, loop, action_count
+        self.names: tuple[str, ...] = ()
+        self.silent: set[str] = set()  # who did not answer a `query_each` since they were enlisted
+        self._improvement: Improvement | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """In the hub's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def in_loop(self, do: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """A plain call there: the hub, and its journal, know one thread only."""
+
+        async def call() -> Result:
+            return do(*arguments, **named)
+
+        return self.call(call())
+
+    def enlist(self, names: Sequence[str]) -> None:
+        self.names, self.silent = tuple(names), set()
+
+    def self_learn(self, env_steps: int, facts: dict[str, Any] | None = None) -> None:
+        """Each of them that long, or as long as its budget lasts; `facts` go with the beginning."""
+        members, whole = self._hub.members, self._hub.env_steps_per_member
+        steps = {name: min(env_steps, int(members[name].left(whole))) for name in self.names}
+        self.in_loop(self._hub.learn, self.names, steps, facts)
+        self.finish_learning()
+
+    def finish_learning(self) -> None:
+        """Nobody is waited for for ever."""
+        self.call(self._finish_learning())
+
+    def query(self, states: States) -> Answers:
+        asked = dict.fromkeys(self.names, states)
+        answers = self.call(self._hub.ask(asked, self._hub.settings.quorum))
+        members = tuple(n for n, name in enumerate(self.names) if name in answers)
+        refused = {n: "nothing usable in time" for n in range(len(self.names)) if n not in members}
+        # In float64, as `usable_answers` of an in-process cohort does.
+        q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
+        return Answers(q_NBA, members, refused)
+
+    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
+        """Whoever does not answer gets NaN here and a place among the silent."""
+        asked = {
+            name: of_member
+            for name, of_member in zip(self.names, states, strict=True)
+            if len(of_member) and name not in self.silent
+        }
+        answers = self.call(self._hub.ask(asked, 0)) if asked else {}
+        self.silent |= asked.keys() - answers.keys()
+        return [
+            answers.get(name, np.full((len(s), self._action_count), np.nan, dtype=np.float32))
+            for name, s in zip(self.names, states, strict=True)
+        ]
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        """Written down with the step it belongs to, then broadcast with what comes next."""
+        number = self._hub.improvements + 1
+        self._improvement = pack_improvement(number, states, actions, targets)
+
+    def finish_step(self, server_env_steps: int, facts: Callable[[], dict[str, Any]]) -> None:
+        """The step's improvement, cost and position in one piece; from now on it counts."""
+        self.call(self._finish_step(server_env_steps, facts()))
+
+    def affordable_server_steps(self) -> int:
+        """What the members can pay for together."""
+        hub = self._hub
+        left = [hub.members[name].left(hub.env_steps_per_member) for name in self.names]
+        return int(min(left, default=Fraction(0)) * len(left))
+
+    def close(self) -> None:
+        """The members' connections are the gate's."""
+
+    async def _finish_learning(self) -> None:
+        hub, members = self._hub, self._hub.members
+
+        def learned() -> bool:
+            done = [name for name in self.names if not members[name].learning]
+            here = [name for name in hub.present() if name in self.names]
+            return all(name in done for name in here) and len(done) >= min(
+                hub.settings.quorum, len(self.names)
+            )
+
+        if not await hub.wait_until(learned, hub.settings.learning_deadline_seconds):
+            late = [name for name in self.names if members[name].learning]
+            hub.tell(f"still learning, not waited for: {', '.join(late)}", level="warning")
+
+    async def _finish_step(self, server_env_steps: int, facts: dict[str, Any]) -> None:
+        hub, improvement = self._hub, self._improvement
+        assert improvement is not None
+        charged = [hub.members[name] for name in self.names]
+        for member in charged:
+            member.charge_share(server_env_steps, len(charged))
+        hub.server_env_steps += server_env_steps
+        hub.journal.write(
+            facts={
+                **facts,
+                "improvements": improvement.number,
+                "server_env_steps": hub.server_env_steps,
+            },
+            members=charged,
+            improvement=improvement,
+            keep_improvements=hub.settings.catch_up_improvements,
+        )
+        hub.improve(improvement)

@@ -1,0 +1,97 @@
+"""Arrays as they cross the boundary, checked on arrival; nothing else does."""
+
+import math
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.remote.wire_pb2 import FromMember, FromServer, Improvement, OrderId, Tensor
+
+PROTOCOL = 1
+SERVICE, JOIN = "fedhql.v1.Federation", "Join"
+# What may be said of states; float16 to float64, any whole number, truth values.
+INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DTYPES = frozenset(("float16", "float32", "float64", "bool", *INTEGERS))
+
+
+class WireError(Exception):
+    """A message that does not say what it should. The other side's mistake, not ours."""
+
+
+def pack(array: NDArray[Any]) -> Tensor:
+    if array.dtype.name not in DTYPES:
+        raise WireError(f"arrays of {array.dtype} do not cross; allowed: {', '.join(DTYPES)}")
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return Tensor(dtype=array.dtype.name, shape=array.shape, data=little.tobytes())
+
+
+def unpack(
+    tensor: Tensor, *, dtype: str | None = None, shape: tuple[int | None, ...] | None = None
+) -> NDArray[Any]:
+    """The array, or a WireError that says what differs; None in `shape` is any length."""
+    wanted = dtype or tensor.dtype
+    if tensor.dtype not in DTYPES or tensor.dtype != wanted:
+        raise WireError(f"dtype {tensor.dtype[:20]!r}, expected {dtype or 'an array of numbers'}")
+    found = tuple(tensor.shape)
+    if shape is not None and (
+        len(found) != len(shape)
+        or any(b is not None and a != b for a, b in zip(found, shape, strict=True))
+    ):
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise WireError(f"shape {found[:8]}, expected ({expected})")
+    kind = np.dtype(wanted).newbyteorder("<")
+    if math.prod(found) * kind.itemsize != len(tensor.data):
+        raise WireError(f"{len(tensor.data)} bytes for {wanted} of shape {found[:8]}")
+    # A copy, in the machine's own order: what protobuf holds cannot be written to.
+    return np.frombuffer(tensor.data, dtype=kind).astype(np.dtype(wanted)).reshape(found)
+
+
+def pack_improvement(
+    number: int, states: NDArray[Any], actions: NDArray[Any], targets: NDArray[Any]
+) -> Improvement:
+    return Improvement(
+        number=number,
+        states=pack(states),
+        actions=pack(actions.astype(np.int64)),
+        targets=pack(targets.astype(np.float32)),
+    )
+
+
+def key_of(order: OrderId) -> tuple[int, int]:
+    return (order.epoch, order.number)
+
+
+def join_handler(behaviour: Any) -> grpc.GenericRpcHandler:
+    """The one method of the service, for a server."""
+    handler = grpc.stream_stream_rpc_method_handler(
+        behaviour,
+        request_deserializer=FromMember.FromString,
+        response_serializer=FromServer.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, {JOIN: handler})
+
+
+def join_method(channel: grpc.aio.Channel) -> Any:
+    """The one method of the service, for a member."""
+    return channel.stream_stream(
+        f"/{SERVICE}/{JOIN}",
+        request_serializer=FromMember.SerializeToString,
+        response_deserializer=FromServer.FromString,
+    )
+
+
+def channel_options(*, most_bytes: int, keepalive_seconds: float) -> list[tuple[str, int]]:
+    """Both sides': a limit on what is read, and pings that notice a half-open connection."""
+    milliseconds = int(keepalive_seconds * 1_000)
+    return [
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", milliseconds),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", milliseconds // 2),
+    ]

@@ -1,0 +1,173 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromMember(_message.Message):
+    __slots__ = ("hello", "report", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: Report
+    goodbye: Goodbye
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class FromServer(_message.Message):
+    __slots__ = ("welcome", "order", "goodbye")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    order: Order
+    goodbye: Goodbye
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "name", "federation", "applied_improvements")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    name: str
+    federation: str
+    applied_improvements: int
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("federation", "task", "improvements", "most_states")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MOST_STATES_FIELD_NUMBER: _ClassVar[int]
+    federation: str
+    task: Task
+    improvements: int
+    most_states: int
+    def __init__(self, federation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., improvements: _Optional[int] = ..., most_states: _Optional[int] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("environment", "options", "discount", "env_steps_per_member", "state_dtype", "state_shape", "actions")
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    DISCOUNT_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_PER_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    environment: str
+    options: _containers.ScalarMap[str, str]
+    discount: float
+    env_steps_per_member: int
+    state_dtype: str
+    state_shape: _containers.RepeatedScalarFieldContainer[int]
+    actions: int
+    def __init__(self, environment: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., discount: _Optional[float] = ..., env_steps_per_member: _Optional[int] = ..., state_dtype: _Optional[str] = ..., state_shape: _Optional[_Iterable[int]] = ..., actions: _Optional[int] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("id", "improvements", "skip_through", "query", "learn")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    LEARN_FIELD_NUMBER: _ClassVar[int]
+    id: OrderId
+    improvements: _containers.RepeatedCompositeFieldContainer[Improvement]
+    skip_through: int
+    query: Query
+    learn: Learn
+    def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., improvements: _Optional[_Iterable[_Union[Improvement, _Mapping]]] = ..., skip_through: _Optional[int] = ..., query: _Optional[_Union[Query, _Mapping]] = ..., learn: _Optional[_Union[Learn, _Mapping]] = ...) -> None: ...
+
+class OrderId(_message.Message):
+    __slots__ = ("epoch", "number")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    number: int
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Improvement(_message.Message):
+    __slots__ = ("number", "states", "actions", "targets")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    states: Tensor
+    actions: Tensor
+    targets: Tensor
+    def __init__(self, number: _Optional[int] = ..., states: _Optional[_Union[Tensor, _Mapping]] = ..., actions: _Optional[_Union[Tensor, _Mapping]] = ..., targets: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Query(_message.Message):
+    __slots__ = ("states",)
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    states: Tensor
+    def __init__(self, states: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Learn(_message.Message):
+    __slots__ = ("phase", "env_steps", "chunk_env_steps")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    phase: int
+    env_steps: int
+    chunk_env_steps: int
+    def __init__(self, phase: _Optional[int] = ..., env_steps: _Optional[int] = ..., chunk_env_steps: _Optional[int] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("id", "applied_improvements", "skipped_improvements", "values", "phase", "phase_env_steps")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    id: OrderId
+    applied_improvements: int
+    skipped_improvements: int
+    values: Tensor
+    phase: int
+    phase_env_steps: int
+    def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., applied_improvements: _Optional[int] = ..., skipped_improvements: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., phase: _Optional[int] = ..., phase_env_steps: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason", "detail")
+    class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNSPECIFIED: _ClassVar[Goodbye.Reason]
+        FINISHED: _ClassVar[Goodbye.Reason]
+        STOPPED: _ClassVar[Goodbye.Reason]
+        REFUSED: _ClassVar[Goodbye.Reason]
+        REPLACED: _ClassVar[Goodbye.Reason]
+    UNSPECIFIED: Goodbye.Reason
+    FINISHED: Goodbye.Reason
+    STOPPED: Goodbye.Reason
+    REFUSED: Goodbye.Reason
+    REPLACED: Goodbye.Reason
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reason: Goodbye.Reason
+    detail: str
+    def __init__(self, reason: _Optional[_Union[Goodbye.Reason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("dtype", "shape", "data")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
