@@ -137,10 +137,10 @@ def test_runs_are_compared_with_what_they_differ_in(
 ) -> None:
     output = succeed("compare", *runs, "--out", tmp_path / "compared.md", "--level", "0.95")
     text = (tmp_path / "compared.md").read_text()
-    assert "| federation.exploration | 1.0 | 3.0 |" in text
+    assert "| second | federation.exploration: 1.0 → 3.0 |" in text
     assert text.count("federation.") == 1  # nothing else does
     assert "95% bootstrap" in text
-    assert "P(second better than first)" in text
+    assert "above one of first" in text
     for said in ("Runs side by side", "Settings that differ", "federation.exploration"):
         assert said in output
 

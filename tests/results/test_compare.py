@@ -32,24 +32,27 @@ THEIRS = run_of(
 def test_runs_are_compared_at_what_all_have_consumed() -> None:
     scores, _ = tables([OURS, THEIRS])
     assert "at 20 env steps per agent" in scores.note
-    assert scores.header == ("arm", "ours", "theirs", "P(theirs better than ours)")
+    assert "above one of ours" in scores.note
+    assert scores.header == ("run", "independent", "fedhql", "exploration=3")
     # Ours, federated: of the evaluations at 12, for 22 is too late. Seed 0: 9; seed 1: 3.
     assert scores.rows == [
-        ("independent", "3 [3, 3] / 3", "4 [4, 4] / 4", "1.00"),
-        ("fedhql", "6 [3, 9] / 6", "-", "-"),
-        ("exploration=3", "-", "7 [7, 7] / 7", "-"),
+        ("ours", "3 [3, 3] / 3", "6 [3, 9] / 6", "-"),
+        ("theirs", "4 [4, 4] / 4 (1.00)", "-", "7 [7, 7] / 7"),
     ]
 
 
-def test_the_last_is_compared_with_the_first() -> None:
+def test_each_is_compared_with_the_first() -> None:
     scores, _ = tables([THEIRS, THEIRS, OURS])
-    assert scores.header[-1] == "P(ours better than 1. theirs)"
-    assert scores.rows[0][-1] == "0.00"
+    assert [row[1] for row in scores.rows] == [
+        "4 [4, 4] / 4",
+        "4 [4, 4] / 4 (0.50)",
+        "3 [3, 3] / 3 (0.00)",
+    ]
 
 
 def test_runs_without_evaluations_have_nothing_to_compare() -> None:
     scores, _ = tables([run_of({}), run_of({})])
-    assert scores.rows == []
+    assert [row[1:] for row in scores.rows] == [(), ()]
 
 
 def test_settings_that_differ_are_listed() -> None:
@@ -58,19 +61,29 @@ def test_settings_that_differ_are_listed() -> None:
     other["agents"][1]["hidden"] = [8, 8]
     runs = [run_of({}, "one", settings_=one), run_of({}, "other", settings_=other)]
     _, differing = tables(runs)
-    assert differing.header == ("setting", "one", "other")
+    assert differing.header == ("run", "from one")
     assert differing.rows == [
-        ("federation.exploration", "1.0", "3.0"),
-        ("agents.2.hidden", "[8]", "[8, 8]"),
-        ("agents.3.kind", "-", "dqn"),
+        (
+            "other",
+            "federation.exploration: 1.0 → 3.0; agents.2.hidden: [8] → [8, 8]; "
+            "agents.3.kind: - → dqn",
+        )
     ]
 
 
+def test_what_differs_in_every_agent_is_said_once() -> None:
+    one, other = settings(2), settings(2)
+    for agent in other["agents"]:
+        agent["kind"] = "sb3-dqn"
+    _, differing = tables([run_of({}, "one", settings_=one), run_of({}, "two", settings_=other)])
+    assert differing.rows == [("two", "agents.kind: dqn → sb3-dqn")]
+
+
 def test_runs_of_the_same_settings_differ_in_none() -> None:
-    assert tables([OURS, THEIRS])[1].rows == []
+    assert tables([OURS, THEIRS])[1].rows == [("theirs", "-")]
 
 
 def test_runs_of_the_same_name_are_told_apart() -> None:
     scores, differing = tables([OURS, THEIRS, OURS])
-    assert scores.header[1:4] == ("1. ours", "theirs", "3. ours")
-    assert differing.header[1:] == ("1. ours", "theirs", "3. ours")
+    assert [row[0] for row in scores.rows] == ["1. ours", "theirs", "3. ours"]
+    assert [row[0] for row in differing.rows] == ["theirs", "3. ours"]

@@ -25,23 +25,24 @@ def _scores(runs: Sequence[Run], rng: np.random.Generator, level: float) -> Tabl
         ),
         default=0.0,
     )
-    names = _names(runs)
+    arms = list(dict.fromkeys(arm for run in runs for arm in run.ordered_arms))
+    first = {arm: _at(runs[0], arm, consumed)[0] for arm in arms}
     rows = []
-    for arm in dict.fromkeys(arm for run in runs for arm in run.ordered_arms):
-        scores = [_at(run, arm, consumed) for run in runs]
-        cells = [
-            f"{Estimate.of(best, rng, level)} / {recent.mean():.4g}" if len(best) else "-"
-            for best, recent in scores
-        ]
-        first, last = scores[0][0], scores[-1][0]
-        better = f"{probability_of_improvement(last, first):.2f}" if len(first) * len(last) else "-"
-        rows.append((arm, *cells, better))
-    header = ("arm", *names, f"P({names[-1]} better than {names[0]})")
+    for n, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
+        cells = []
+        for arm in arms:
+            best, recent = _at(run, arm, consumed)
+            cell = f"{Estimate.of(best, rng, level)} / {recent.mean():.4g}" if len(best) else "-"
+            if n > 0 and len(best) * len(first[arm]):
+                cell += f" ({probability_of_improvement(best, first[arm]):.2f})"
+            cells.append(cell)
+        rows.append((name, *cells))
     note = (
         f"Max mean return [{level:.0%} bootstrap interval over seeds] / mean of the last 10 %, "
-        f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed."
+        f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed; in "
+        f"brackets the probability that a seed is above one of {_names(runs)[0]}."
     )
-    return Table("Runs side by side", header, rows, note=note)
+    return Table("Runs side by side", ("run", *arms), rows, note=note)
 
 
 def _at(run: Run, arm: str, consumed: float) -> tuple[Any, Any]:
@@ -53,15 +54,30 @@ def _at(run: Run, arm: str, consumed: float) -> tuple[Any, Any]:
 
 
 def _settings(runs: Sequence[Run]) -> Table:
-    flat = [dict(_flattened(run.settings)) for run in runs]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    rows = [
-        (key, *(str(each.get(key, "-")) for each in flat))
-        for key in keys
-        if len({str(each.get(key)) for each in flat}) > 1
-    ]
-    header = ("setting", *_names(runs))
-    return Table("Settings that differ", header, rows, words=len(header))
+    first, *others = (dict(_flattened(run.settings)) for run in runs)
+    first_name, *names = _names(runs)
+    rows = [(name, _differences(first, other)) for name, other in zip(names, others, strict=True)]
+    return Table("Settings that differ", ("run", f"from {first_name}"), rows, words=2)
+
+
+def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What differs in every agent alike is said once."""
+    differing: dict[tuple[str, str], list[str]] = {}
+    for key in dict.fromkeys([*first, *other]):
+        pair = (str(first.get(key, "-")), str(other.get(key, "-")))
+        if pair[0] != pair[1]:
+            section, _, rest = key.partition(".")
+            number, _, setting = rest.partition(".")
+            of_agent = section == "agents"
+            place = (f"agents.{setting}" if of_agent else key, f"{pair[0]} → {pair[1]}")
+            differing.setdefault(place, []).append(number if of_agent else "")
+    agents = len({key.split(".")[1] for key in (*first, *other) if key.startswith("agents.")})
+    told = []
+    for (key, change), numbers in differing.items():
+        if key.startswith("agents.") and len(numbers) < agents:
+            key = f"agents.{','.join(numbers)}.{key.removeprefix('agents.')}"
+        told.append(f"{key}: {change}")
+    return "; ".join(told) or "-"
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
