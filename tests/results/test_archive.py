@@ -48,3 +48,10 @@ def test_a_folder_of_runs_is_a_suite(tmp_path: Path) -> None:
     assert [run.name for run in load_runs(tmp_path / "b")] == ["b"]
     with pytest.raises(RunDirectoryError, match="nor a suite"):
         load_runs(tmp_path / "figures")
+
+
+def test_runs_of_a_suite_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("cartpole-n10", "cartpole-n5", "acrobot"):
+        write_archive(RUN, tmp_path / name)
+    names = [run.name for run in load_runs(tmp_path)]
+    assert names == ["acrobot", "cartpole-n5", "cartpole-n10"]

@@ -1,6 +1,7 @@
 """Runs from their directories, or from what was archived of them."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,13 @@ def load_runs(path: Path) -> list[Run]:
     """A run, or all runs of a suite."""
     if RunDirectory(path).is_run():
         return [load_run(path)]
-    inside = sorted(path.iterdir()) if path.is_dir() else []
+    inside = sorted(path.iterdir(), key=_by_number) if path.is_dir() else []
     runs = [load_run(each) for each in inside if RunDirectory(each).is_run()]
     if not runs:
         raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
     return runs
+
+
+def _by_number(path: Path) -> list[tuple[str, int]]:
+    """n5 comes before n10."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
