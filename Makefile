@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 
-.PHONY: run test test-slow check bench clean
+.PHONY: run test test-slow check bench proto clean
 .DEFAULT_GOAL := run
 
 # The main job: five different DQN agents on CartPole, alone and federated.
@@ -27,6 +27,11 @@ check: $(VENV)/.check
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/remote.py
+
+# After a change of the wire; its version is part of what is generated.
+proto: $(VENV)/.check
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/fedhql/remote/wire.proto
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -241,7 +241,7 @@ def _members_table(members: list[dict[str, Any]]) -> Table:
                "refused_answers", "late_answers")  # fmt: skip
     table = Table()
     for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
-        table.add_column(title, justify="left" if n < 2 else "right")
+        table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
     for member in members:
         state = member.get("state") or _state_on_disk(member)
         table.add_row(member["name"], state, *(f"{member[column]:,}" for column in columns))

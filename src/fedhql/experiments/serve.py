@@ -21,7 +21,7 @@ from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import TaskSettings, differing_keys, parse
 from fedhql.federation import Budget, RoundFigures, RoundProgress
 from fedhql.remote.cohort import RemoteCohort
-from fedhql.remote.hub import Hub, Stopped
+from fedhql.remote.hub import Hub, Stopped, TooFew
 from fedhql.remote.journal import Journal, MemberRecord
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.status import FederationStatus, MemberStatus
@@ -154,11 +154,13 @@ class Service:
         if self._position["stage"] == "new":
             self._in_loop(hub.tell, f"waiting for {service.start_with} members to begin with")
             self._wait(lambda: len(hub.present()) >= service.start_with)
+            self._position |= {"stage": "next", "enlisted": []}
+            self._in_loop(hub.end_round)  # continuous: nobody has begun to learn before
             return
-        names = [n for n in self._position["enlisted"] if not _over(hub.members[n])]
+        names = [n for n in self._position["enlisted"] if not hub.members[n].over]
         self._cohort.enlist(names)
         if self._position["stage"] == "next":
-            names = [name for name, member in hub.members.items() if not _over(member)]
+            names = [name for name, member in hub.members.items() if not member.over]
         self._wait(lambda: set(names) <= set(hub.present()), service.return_seconds)
 
     def _learn(self) -> bool:
@@ -167,7 +169,7 @@ class Service:
         if service.mode == "continuous":
             everybody = self._hub.members
             self._wait(
-                lambda: all(_over(member) for member in everybody.values()),
+                lambda: all(member.over for member in everybody.values()),
                 service.round_interval_seconds,
             )
             return self._enlist()
@@ -183,17 +185,35 @@ class Service:
 
     def _enlist(self) -> bool:
         """Everybody who is here and can pay takes part in the round; False: it is over."""
-        hub, whole = self._hub, self._settings.budget.env_steps_per_agent
-        for name, member in list(hub.members.items()):
-            if not _over(member) and not member.learning and member.left(whole) < 1:
-                self._in_loop(hub.dismiss, name, "its budget is spent")
-        quorum = self._settings.service.quorum
-        going_on = [member for member in hub.members.values() if not _over(member)]
-        if len(going_on) < quorum and any(m.finished for m in hub.members.values()):
-            return False
-        self._wait(lambda: len(hub.present()) >= quorum)
-        self._cohort.enlist(hub.present())
-        return True
+        hub, service = self._hub, self._settings.service
+        here: list[str] = []  # when it was last looked; they come and go all the time
+
+        def enough() -> bool:
+            here[:] = hub.present()
+            return len(here) >= service.quorum
+
+        def ending() -> bool:
+            return any(member.finished for member in hub.members.values())
+
+        def over() -> bool:
+            left = [m for m in hub.members.values() if not m.over and self._took_part(m)]
+            return len(left) < service.quorum
+
+        self._in_loop(self._dismiss_spent)
+        self._wait(lambda: enough() or ending())
+        # Towards the end those who are away may never come back.
+        self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
+        self._cohort.enlist(here)
+        return len(here) >= service.quorum
+
+    def _took_part(self, member: MemberRecord) -> bool:
+        """Nobody waits for whoever came, and left before it had learned anything."""
+        return member.name in self._hub.sessions or member.own_env_steps > 0
+
+    def _dismiss_spent(self) -> None:
+        for name, member in self._hub.members.items():
+            if not member.over and not member.learning and self._hub.learnable(name) < 1:
+                self._hub.dismiss(name, "its budget is spent")
 
     def _evaluate(self) -> None:
         every, round_ = self._settings.service.evaluate_every_rounds, self._position["round"]
@@ -224,6 +244,8 @@ class Service:
 
     def _federate(self) -> None:
         position, settings = self._position, self._settings
+        members, quorum = self._hub.members, settings.service.quorum
+        self._cohort.enlist([name for name in self._cohort.names if not members[name].over])
         going_on = None
         if "progress" in position:  # the server was stopped in the middle of the round
             going_on = RoundProgress(**position["progress"])
@@ -241,12 +263,21 @@ class Service:
         seeds = seeds_for(
             settings.seed, Stream.SERVER, position["round"], count=settings.federation.query_batch
         )
-        affordable = self._cohort.affordable_server_steps()
-        if going_on is not None or len(seeds) <= affordable:
-            allowance = Budget(env_steps_per_agent=affordable, agents=1)
-            _, self._figures = self._server.federate(
-                allowance, seeds.tolist(), going_on=going_on, after_step=after_step
-            )
+        wanted = settings.federation.horizon_steps * len(seeds) - before_step.server_env_steps
+        granted = self._cohort.reserve_server_steps(wanted)
+        if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
+            allowance = Budget(env_steps_per_agent=granted, agents=1)
+            try:
+                self._server.federate(
+                    allowance, seeds.tolist(), going_on=going_on, after_step=after_step
+                )
+            except TooFew:
+                why = f"round {position['round']} ends early: too few of its members are left"
+                self._in_loop(self._hub.tell, why, level="warning")
+                if "environments" in position:  # they are in the middle of a step
+                    self._environments.go_to(position["environments"])
+        if before_step.steps:
+            self._figures = before_step.figures()
             self._write_rows("federation.csv", [self._round_row(self._figures)], [])
         self._next_round()
 
@@ -286,28 +317,36 @@ class Service:
             self._position.pop("environments", None)
         self._position |= {"round": self._position["round"] + 1, "stage": "next", "enlisted": []}
         self._write(facts={"position": self._position})
+        self._in_loop(self._hub.end_round)
         self._export()
 
     def _finish(self) -> None:
+        hub = self._hub
         self._position["stage"] = "finished"
         self._write(facts={"position": self._position})
         self._export()
-
-        for name, member in list(self._hub.members.items()):
-            if not _over(member):
+        for name, member in list(hub.members.items()):
+            if not member.over:
                 why = "the federation is over: too few members are left"
-                self._in_loop(self._hub.dismiss, name, why)
-        self._in_loop(self._hub.tell, "the federation has finished")
+                self._in_loop(hub.dismiss, name, why)
+
+        def silent() -> list[str]:
+            left = [m for m in hub.members.values() if m.finished and not m.parted]
+            return [m.name for m in left if self._took_part(m)]
+
+        # Whoever is away just now would never hear of it.
+        if not self._wait(lambda: not silent(), self._settings.service.return_seconds):
+            text = f"not known to have all improvements they should: {', '.join(silent())}"
+            self._in_loop(hub.tell, text, level="warning")
+        self._in_loop(hub.tell, "the federation has finished")
 
     def _keep_learning(self, member: MemberRecord) -> None:
         """Continuous: the next phase at once, for as long as the budget lasts."""
-        if _over(member):
+        if member.over or self._position["stage"] == "new":  # or it may spend all of it alone
             return
-        left = int(member.left(self._settings.budget.env_steps_per_agent))
-        if left >= 1:
-            steps = min(left, self._settings.federation.self_learning_env_steps)
-            self._hub.learn([member.name], {member.name: steps})
-        else:
+        if self._hub.learnable(member.name) >= 1:
+            self._hub.learn([member.name], self._settings.federation.self_learning_env_steps)
+        elif member.name not in self._hub.reserved:  # else it is needed until the round's end
             self._hub.dismiss(member.name, "its budget is spent")
 
     # Things done in the hub's loop
@@ -361,10 +400,6 @@ STAGES = {
     "federate": "federating",
     "finished": "finished",
 }
-
-
-def _over(member: MemberRecord) -> bool:
-    return member.finished or bool(member.quarantined)
 
 
 def _member_status(hub: Hub, member: MemberRecord) -> MemberStatus:

@@ -42,9 +42,7 @@ class RemoteCohort:
 
     def self_learn(self, env_steps: int, facts: dict[str, Any] | None = None) -> None:
         """Each of them that long, or as long as its budget lasts; `facts` go with the beginning."""
-        members, whole = self._hub.members, self._hub.env_steps_per_member
-        steps = {name: min(env_steps, int(members[name].left(whole))) for name in self.names}
-        self.in_loop(self._hub.learn, self.names, steps, facts)
+        self.in_loop(self._hub.learn, self.names, env_steps, facts)
         self.finish_learning()
 
     def finish_learning(self) -> None:
@@ -83,11 +81,9 @@ class RemoteCohort:
         """The step's improvement, cost and position in one piece; from now on it counts."""
         self.call(self._finish_step(server_env_steps, facts()))
 
-    def affordable_server_steps(self) -> int:
-        """What the members can pay for together."""
-        hub = self._hub
-        left = [hub.members[name].left(hub.env_steps_per_member) for name in self.names]
-        return int(min(left, default=Fraction(0)) * len(left))
+    def reserve_server_steps(self, wanted: int) -> int:
+        """What the members can pay for together, up to that; nobody learns it away meanwhile."""
+        return self.in_loop(self._reserve, wanted)
 
     def close(self) -> None:
         """The members' connections are the gate's."""
@@ -106,12 +102,21 @@ class RemoteCohort:
             late = [name for name in self.names if members[name].learning]
             hub.tell(f"still learning, not waited for: {', '.join(late)}", level="warning")
 
+    def _reserve(self, wanted: int) -> int:
+        hub, N = self._hub, len(self.names)
+        left = [hub.members[name].left(hub.env_steps_per_member) for name in self.names]
+        granted = min(int(min(left, default=Fraction(0)) * N), wanted)
+        hub.reserved = {name: Fraction(granted, N) for name in self.names}
+        return granted
+
     async def _finish_step(self, server_env_steps: int, facts: dict[str, Any]) -> None:
         hub, improvement = self._hub, self._improvement
         assert improvement is not None
         charged = [hub.members[name] for name in self.names]
+        each = Fraction(server_env_steps, len(charged))
         for member in charged:
-            member.charge_share(server_env_steps, len(charged))
+            member.share = str(Fraction(member.share) + each)
+            hub.reserved[member.name] -= each
         hub.server_env_steps += server_env_steps
         hub.journal.write(
             facts={

@@ -17,11 +17,16 @@ from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task,
 
 log = logging.getLogger(__name__)
 HELLO_SECONDS = 10.0
+REVOKED_SECONDS = 2.0  # between looks at the list of revoked certificates
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 class _Refused(Exception):
     """Why somebody is not let in; both sides log it."""
+
+    def __init__(self, why: str, reason: Goodbye.Reason = Goodbye.REFUSED) -> None:
+        super().__init__(why)
+        self.reason = reason  # STOPPED: it may try again
 
 
 class _RateLimit:
@@ -55,13 +60,14 @@ class Gate:
         """No credentials: plaintext, which is for this machine alone."""
         self._hub, self._federation, self._task = hub, federation, task
         self._credentials, self._revoked, self._clock = credentials, revoked, clock
+        self._serials: dict[Session, int] = {}  # of certificates, of those who are here
+        self._watch: asyncio.Task[None] | None = None
         settings = hub.settings
-        self._server = grpc.aio.server(
-            options=channel_options(
-                most_bytes=settings.most_message_bytes,
-                keepalive_seconds=settings.keepalive_seconds,
-            )
+        options = channel_options(
+            most_bytes=settings.most_message_bytes, keepalive_seconds=settings.keepalive_seconds
         )
+        # Not a port that another server listens on: each would get some of the members.
+        self._server = grpc.aio.server(options=[*options, ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((join_handler(self._join),))
 
     async def open(self, address: str) -> int:
@@ -79,24 +85,25 @@ class Gate:
         except RuntimeError as error:
             raise SettingsError(f"--listen {address}: cannot be listened on ({error})") from error
         await self._server.start()
+        if self._credentials is not None and self._revoked is not None:
+            self._watch = asyncio.create_task(self._watch_revoked())
         return port
 
     async def close(self, grace_seconds: float = 2.0) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         await self._server.stop(grace_seconds)
 
     async def _join(self, requests: Any, context: Any) -> None:
         """One connection. However it ends, and whatever it sends, the others do not notice."""
         try:
-            name, hello = await self._heard(requests, context)
+            name, serial = self._certified(context)
+            name, hello = await self._heard(name, requests)
             self._require_welcome(name, hello)
         except _Refused as error:
             self._hub.tell(f"{context.peer()} is refused: {error}", level="warning", keep=False)
-            goodbye = Goodbye(reason=Goodbye.REFUSED, detail=str(error))
-            await context.write(FromServer(goodbye=goodbye))
-            return
-        if self._hub.members.get(name) and self._hub.members[name].finished:
-            goodbye = Goodbye(reason=Goodbye.FINISHED, detail="its budget is spent")
-            await context.write(FromServer(goodbye=goodbye))
+            goodbye = Goodbye(reason=error.reason, detail=str(error))
+            await context.write(FromServer(goodbye=goodbye).SerializeToString())
             return
         session = self._hub.admit(
             name,
@@ -104,25 +111,29 @@ class Gate:
             is_new=not hello.federation,
             welcome=self._welcome,
         )
+        self._serials[session] = serial
         reading = asyncio.ensure_future(self._read(session, requests))
         try:
             while (message := await session.outbox.get()) is not None:
                 await context.write(message)
         finally:
             reading.cancel()
+            del self._serials[session]
             self._hub.leave(session, "the connection ended")
 
-    async def _heard(self, requests: Any, context: Any) -> tuple[str, Hello]:
-        """Who it is, by its certificate, and its first message."""
-        name = self._certified(context)
+    async def _heard(self, name: str, requests: Any) -> tuple[str, Hello]:
+        """Who it is, by its certificate or else by its first message; and that message."""
         try:
             first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
         except (TimeoutError, StopAsyncIteration) as error:
-            raise _Refused(f"no Hello within {HELLO_SECONDS:g} seconds") from error
+            why = f"no Hello within {HELLO_SECONDS:g} seconds"
+            raise _Refused(why, Goodbye.STOPPED) from error
+        except WireError as error:
+            raise _Refused(str(error)) from error
         if first.WhichOneof("message") != "hello":
             raise _Refused("the first message must be a Hello")
         hello = first.hello
-        if name is None:
+        if not name:
             name = hello.name
         elif hello.name and hello.name != name:
             raise _Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
@@ -130,21 +141,41 @@ class Gate:
             raise _Refused("a member needs a name of 1 to 64 printable characters")
         return name, hello
 
-    def _certified(self, context: Any) -> str | None:
+    def _certified(self, context: Any) -> tuple[str, int]:
+        """Name and serial; of nobody if there is no TLS."""
         if self._credentials is None:
-            return None
-        (pem,) = context.auth_context()["x509_pem_cert"]
-        name, serial = peer_of(pem)
-        if self._revoked is not None:
+            return "", 0
+        try:
+            name, serial = peer_of(context.auth_context()["x509_pem_cert"][0])
+        except CredentialsError as error:
+            raise _Refused(str(error)) from error
+        try:
+            revoked = self._is_revoked(serial)
+        except CredentialsError as error:  # nobody comes in on a list that cannot be trusted
+            why = f"the list of revoked certificates cannot be used: {error}"
+            raise _Refused(why, Goodbye.STOPPED) from error
+        if revoked:
+            raise _Refused(f"the certificate of {name} (serial {serial:x}) is revoked")
+        return name, serial
+
+    def _is_revoked(self, serial: int) -> bool:
+        if self._credentials is None or self._revoked is None:
+            return False
+        return is_revoked(self._revoked, self._credentials.authority, serial)
+
+    async def _watch_revoked(self) -> None:
+        """Whoever is on the list now has to go, not only when it comes the next time."""
+        wrong = ""
+        while True:
+            await asyncio.sleep(REVOKED_SECONDS)
             try:
-                revoked = is_revoked(self._revoked, self._credentials.authority, serial)
-            except CredentialsError as error:  # nobody comes in on a list that cannot be trusted
-                raise _Refused(
-                    f"the list of revoked certificates cannot be used: {error}"
-                ) from error
-            if revoked:
-                raise _Refused(f"the certificate of {name} (serial {serial:x}) is revoked")
-        return name
+                revoked = [s for s, serial in self._serials.items() if self._is_revoked(serial)]
+            except CredentialsError as error:  # said once; who is here was trusted by an older one
+                if wrong != (wrong := str(error)):
+                    self._hub.tell(wrong, level="warning")
+                continue
+            for session in revoked:
+                self._hub.expel(session, f"the certificate of {session.name} is revoked")
 
     def _require_welcome(self, name: str, hello: Hello) -> None:
         hub = self._hub
@@ -175,7 +206,6 @@ class Gate:
 
     async def _read(self, session: Session, requests: Any) -> None:
         limit = _RateLimit(self._hub.settings.most_messages_per_second, self._clock)
-        reason, detail = Goodbye.REFUSED, ""
         try:
             async for message in requests:
                 if not limit.take():
@@ -186,13 +216,14 @@ class Gate:
                     case "goodbye":
                         detail = message.goodbye.detail[:200]
                         self._hub.tell(f"{session.name} says goodbye: {detail}")
+                        if message.goodbye.reason == Goodbye.FINISHED:
+                            self._hub.parted(session)
                         break
                     case other:
                         raise WireError(f"{other or 'an empty message'} where a report should be")
         except WireError as error:
             self._hub.tell(f"{session.name} is cut off: {error}", level="warning")
-            session.end(reason, str(error))
-            return
+            self._hub.expel(session, str(error))
         except grpc.aio.AioRpcError as error:  # a message too large, or bytes that are none
             log.info("%s: %s", session.name, error.details())
         finally:

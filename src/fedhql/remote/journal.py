@@ -34,6 +34,7 @@ class MemberRecord:
 
     name: str
     number: int  # in the order they came
+    joined_at: int = 0  # improvements there were before it first came, which are not for it
     own_env_steps: int = 0
     share: str = "0"  # of the server's steps, an exact fraction
     phase: int = 0  # of self-learning: the last that was ordered,
@@ -48,6 +49,12 @@ class MemberRecord:
     best_mean_return: float | None = None
     quarantined: str = ""  # why
     finished: bool = False
+    parted: bool = False  # it has said that it has all it should
+
+    @property
+    def over(self) -> bool:
+        """It takes no more part."""
+        return self.finished or bool(self.quarantined)
 
     @property
     def consumed(self) -> float:
@@ -63,15 +70,14 @@ class MemberRecord:
         ordered = self.own_env_steps + self.phase_size - self.phase_env_steps
         return env_steps_per_member - ordered - Fraction(self.share)
 
-    def charge_share(self, server_env_steps: int, members: int) -> None:
-        self.share = str(Fraction(self.share) + Fraction(server_env_steps, members))
-
-    def has_learned(self, phase: int, phase_env_steps: int) -> None:
-        """A report may come twice, or late; each step is charged once."""
-        if phase == self.phase and phase_env_steps > self.phase_env_steps:
-            done = min(phase_env_steps, self.phase_size)
-            self.own_env_steps += done - self.phase_env_steps
-            self.phase_env_steps = done
+    def has_learned(self, phase: int, phase_env_steps: int) -> bool:
+        """Whether that is news. A report may come twice, or late; each step is charged once."""
+        done = min(phase_env_steps, self.phase_size)
+        if phase != self.phase or done <= self.phase_env_steps:
+            return False
+        self.own_env_steps += done - self.phase_env_steps
+        self.phase_env_steps = done
+        return True
 
 
 class Journal:

@@ -1,15 +1,15 @@
 """An owner's side of the wire: a private agent, and a connection that is mended whenever it breaks.
 
-The agent works in one thread, one thing after the other. Its state is saved together with the
-number of improvements that are in it, so that each is in it once, whatever is killed when.
+The agent works in the main thread, and while it works nothing else does here; gRPC's own threads
+keep the connection alive meanwhile. Its state is saved together with the number of improvements
+that are in it, so that each is in it once, whatever is killed when.
 """
 
 import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +19,13 @@ import grpc
 import numpy as np
 
 from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable
-from fedhql.errors import AgentRefused, MemberRefused
+from fedhql.errors import AgentRefused, FedHQLError, MemberRefused
 from fedhql.federation.cohort import checked_answer
 from fedhql.remote.credentials import Credentials, channel_credentials
+from fedhql.remote.handshake import refusal
 from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_method, pack, unpack
 from fedhql.remote.wire_pb2 import (
     FromMember,
-    FromServer,
     Goodbye,
     Hello,
     Improvement,
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
 MOST_BYTES = 256 * 1024 * 1024
 KEEPALIVE_SECONDS = 20.0
+GOODBYE_SECONDS = 2.0
 LEDGER, PLACE = "member.json", "place.json"
 
 
@@ -83,9 +84,12 @@ class Member:
     ) -> None:
         self._name, self._address, self._home, self._build = name, address, home, build
         self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agent")
         self._agent: BlackBoxAgent | None = None
+        self._keeps = False  # whether it can be saved
         self._welcome, self._welcomed = Welcome(), False
+        self._stream: Any = None  # while there is one
+        self._writing = asyncio.Lock()
+        self._reading: asyncio.Future[Any] | None = None  # what comes while the agent learns
         self._checkpoints = Checkpoints(home / "checkpoint", clock)
         self._ledger, self._place = _Ledger(), _Place()
         if (path := home / LEDGER).exists():
@@ -95,80 +99,113 @@ class Member:
 
     async def run(self) -> None:
         """Until the server says it is over. Raises MemberRefused if it will not have us."""
-        wait = FIRST_WAIT_SECONDS
+        # Apart, because a cancelled read would end the stream before we can say goodbye.
+        work = asyncio.ensure_future(self._work())
+        stopped = False
         try:
-            while True:
-                try:
-                    await self._session()
-                except _Over as end:
-                    log.info("%s: %s", self._name, end)
-                    await self._in_thread(self._save_last)
-                    return
-                except (grpc.aio.AioRpcError, _Disconnected) as error:
-                    why = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-                    if self._welcomed:
-                        wait = FIRST_WAIT_SECONDS
-                    pause = wait * self._rng.uniform(0.5, 1.0)
-                    log.warning(
-                        "%s: no connection to %s (%s); again in %.1f s",
-                        self._name, self._address, why, pause,
-                    )  # fmt: skip
-                    await asyncio.sleep(pause)
-                    wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stopped = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS), self._writing:
+                    if self._stream is not None:
+                        goodbye = Goodbye(reason=Goodbye.STOPPED, detail="its owner stops it")
+                        await _say(self._stream, goodbye)
+                    work.cancel()
+            raise
         finally:
-            self._thread.shutdown(wait=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            if stopped:
+                self._checkpoint()
             if isinstance(self._agent, Closable):
                 self._agent.close()
+
+    async def _work(self) -> None:
+        """One connection after the other."""
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            try:
+                await self._session()
+            except _Over as end:
+                log.info("%s: %s", self._name, end)
+                return
+            except (grpc.aio.AioRpcError, _Disconnected) as error:
+                why = await self._explained(error)
+                if self._welcomed:
+                    wait = FIRST_WAIT_SECONDS
+                pause = wait * self._rng.uniform(0.5, 1.0)
+                log.warning(
+                    "%s: no connection to %s (%s); again in %.1f s",
+                    self._name, self._address, why, pause,
+                )  # fmt: skip
+                await asyncio.sleep(pause)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
     async def _session(self) -> None:
         """One connection, from Hello to its end."""
         self._welcomed = False
         async with self._channel() as channel:
-            stream = join_method(channel)()
+            stream = self._stream = join_method(channel)()
             hello = Hello(
                 protocol=PROTOCOL,
                 name=self._name,
                 federation=self._ledger.federation,
                 applied_improvements=self._place.applied,
             )
-            await stream.write(FromMember(hello=hello))
-            tasks: set[asyncio.Task[None]] = set()
             try:
-                tasks.add(asyncio.create_task(self._converse(stream, tasks)))
-                while tasks:  # either ends only by raising, so the first end is the session's
-                    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in ended:
-                        task.result()
-            except asyncio.CancelledError:
-                await _say(stream, Goodbye(reason=Goodbye.STOPPED, detail="its owner stops it"))
-                raise
+                await stream.write(FromMember(hello=hello))
+                await self._converse(stream)
             except asyncio.InvalidStateError as error:  # written to after it had ended
                 raise _Disconnected("it broke off") from error
             except WireError as error:
                 await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500]))
                 raise MemberRefused(f"{self._address} sent what it should not: {error}") from error
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                self._stream = None
+                if self._reading is not None:  # which ends the stream, so last
+                    self._reading.cancel()
+                    await asyncio.gather(self._reading, return_exceptions=True)
+                    self._reading = None
 
-    async def _converse(self, stream: Any, tasks: set[asyncio.Task[None]]) -> None:
-        orders: asyncio.Queue[Order] = asyncio.Queue()
-        async for message in _messages(stream):
+    async def _converse(self, stream: Any) -> None:
+        """Orders as they come; between them, the self-learning that was ordered."""
+        learn: Order | None = None
+        while True:
+            if learn is not None:
+                self._reading = self._reading or asyncio.ensure_future(stream.read())
+                await asyncio.sleep(0)  # so that it sees what has come
+                if not self._reading.done():
+                    learn = await self._learn_a_chunk(stream, learn)
+                    continue
+            message = await (self._reading or stream.read())
+            self._reading = None
+            if message is grpc.aio.EOF:
+                raise _Disconnected("the server closed it")
             match message.WhichOneof("message"):
+                case "order":
+                    learn = await self._obey(stream, message.order, learn)
                 case "welcome":
                     await self._welcomed_by(message.welcome, stream)
-                    tasks.add(asyncio.create_task(self._work(orders, stream)))
-                case "order":
-                    orders.put_nowait(message.order)
                 case "goodbye":
+                    if message.goodbye.reason == Goodbye.FINISHED:
+                        self._save_last()
+                        await _say(stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved"))
                     self._hear(message.goodbye)
-        raise _Disconnected("the server closed it")
+
+    async def _explained(self, error: Exception) -> str:
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return str(error)
+        why = error.details() or error.code().name
+        if self._credentials is None or "Socket closed" not in why:
+            return why
+        return await asyncio.to_thread(refusal, self._address, self._credentials) or why
 
     def _channel(self) -> grpc.aio.Channel:
         options = channel_options(most_bytes=MOST_BYTES, keepalive_seconds=self._keepalive)
-        # Retries are ours, so that each connection begins with what we have now.
-        options += [("grpc.enable_retries", 0)]
+        # Retries are ours, so that each connection begins with what we have now. A pool of its own:
+        # else gRPC may go on waiting, for longer and longer, since an older connection failed.
+        options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         if self._credentials is None:
             return grpc.aio.insecure_channel(self._address, options)
         return grpc.aio.secure_channel(
@@ -176,14 +213,19 @@ class Member:
         )
 
     async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
-        if self._agent is None:
+        if self._agent is not None:
+            self._welcome.most_states = welcome.most_states  # a server's settings may change
+        else:
             self._welcome = welcome
             if not self._ledger.federation:  # the first time: what was before is not ours
                 self._place.applied = welcome.improvements
             try:
-                await self._in_thread(self._begin)
-            except (AgentRefused, WireError) as error:
-                await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500]))
+                self._begin()
+            except (FedHQLError, WireError) as error:
+                # Of what is wrong on this side alone the server need not know more.
+                ours = not isinstance(error, (AgentRefused, WireError))
+                detail = "its agent could not be built" if ours else str(error)[:500]
+                await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
                 raise MemberRefused(str(error)) from error
         self._welcomed = True
         log.info("%s: joined at improvement %d", self._name, self._place.applied)
@@ -198,38 +240,36 @@ class Member:
                 raise MemberRefused(f"another process has connected as {self._name}")
         raise _Disconnected(goodbye.detail)
 
-    async def _work(self, orders: asyncio.Queue[Order], stream: Any) -> None:
-        """Orders as they come; between them, the self-learning that was ordered."""
-        learn: Order | None = None
-        while True:
-            if learn is None or not orders.empty():
-                order = await orders.get()
-                await self._in_thread(self._apply, order)
-                if order.WhichOneof("work") == "query":
-                    await self._report(stream, await self._in_thread(self._answer, order))
-                else:
-                    learn = order
-            else:
-                report = await self._in_thread(self._learn, learn.learn)
-                if report.phase_env_steps >= learn.learn.env_steps:
-                    done, learn = learn, None
-                else:
-                    done = learn
-                report.id.CopyFrom(done.id)
-                await self._report(stream, report)
-            await self._in_thread(self._checkpoint_if_due)
+    async def _obey(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
+        """What to learn from now on is given back: that is done chunk by chunk."""
+        if self._agent is None:
+            raise WireError("an order before a welcome")
+        self._apply(order)
+        match order.WhichOneof("work"):
+            case "learn":
+                return order
+            case "query":
+                await self._report(stream, self._answer(order))
+                return learn
+        await self._report(stream, Report(id=order.id))
+        return None
+
+    async def _learn_a_chunk(self, stream: Any, order: Order) -> Order | None:
+        """None when the phase is done."""
+        report = self._learn(order.learn)
+        report.id.CopyFrom(order.id)
+        await self._report(stream, report)
+        return order if report.phase_env_steps < order.learn.env_steps else None
 
     async def _report(self, stream: Any, report: Report) -> None:
         report.applied_improvements = self._place.applied
         report.skipped_improvements = self._place.skipped
-        await stream.write(FromMember(report=report))
+        async with self._writing:
+            await stream.write(FromMember(report=report))
+        if self._keeps and self._checkpoints.due():
+            self._checkpoint()
 
-    async def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What has begun is finished, also if nobody waits for it any more."""
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._thread, call, *arguments))
-
-    # In the agent's thread
+    # The agent's work
 
     def _begin(self) -> None:
         task = self._welcome.task
@@ -239,7 +279,7 @@ class Member:
             agent.restore(latest)
         states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
         checked_answer(self._name, agent.q_values(states), 1, task.actions)
-        self._agent = agent
+        self._agent, self._keeps = agent, isinstance(agent, Checkpointable)
         if latest is None:  # so that its place is known from the start
             self._checkpoint()
         self._ledger.federation = self._welcome.federation
@@ -285,7 +325,7 @@ class Member:
         ledger = self._ledger
         if learn.phase != ledger.phase:
             ledger.phase, ledger.phase_env_steps = learn.phase, 0
-        steps = min(learn.chunk_env_steps, learn.env_steps - ledger.phase_env_steps)
+        steps = min(max(1, learn.chunk_env_steps), learn.env_steps - ledger.phase_env_steps)
         if steps > 0:
             self._agent.self_learn(steps)
             ledger.phase_env_steps += steps
@@ -302,13 +342,12 @@ class Member:
     def _write_ledger(self) -> None:
         write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
 
-    def _checkpoint_if_due(self) -> None:
-        if self._checkpoints.due():
-            self._checkpoint()
-
     def _checkpoint(self) -> None:
         if isinstance(self._agent, Checkpointable):
-            with self._checkpoints.write(self._place.applied) as directory:
+            # A number of its own each time: a directory cannot be replaced in one step.
+            latest = self._checkpoints.latest()
+            number = 0 if latest is None else int(latest.name.removeprefix("round-")) + 1
+            with self._checkpoints.write(number) as directory:
                 self._agent.save(directory)
                 (directory / PLACE).write_text(json.dumps(asdict(self._place)))
 
@@ -324,12 +363,11 @@ class _Disconnected(Exception):
     """A connection's end that a new one will mend."""
 
 
-async def _messages(stream: Any) -> AsyncIterator[FromServer]:
-    while (message := await stream.read()) is not grpc.aio.EOF:
-        yield message
-
-
 async def _say(stream: Any, goodbye: Goodbye) -> None:
-    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    """And let the server hear it: whatever it has not read is lost when we end the stream."""
+    with suppress(
+        grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError
+    ):
         await stream.write(FromMember(goodbye=goodbye))
         await stream.done_writing()
+        await asyncio.wait_for(stream.code(), GOODBYE_SECONDS)

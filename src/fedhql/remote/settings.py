@@ -21,7 +21,7 @@ class ServiceSettings(BaseModel):
     exchange_deadline_seconds: PositiveFloat = 30.0
     """Whoever has not answered by then is left out of the exchange."""
     learning_deadline_seconds: PositiveFloat = 3_600.0
-    """Likewise for a self-learning phase (rounds)."""
+    """Likewise for a self-learning phase (rounds); and, once some have finished, for a quorum."""
     return_seconds: PositiveFloat = 30.0
     """How long a server that was started again waits for the members it had."""
     catch_up_improvements: PositiveInt = 256

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Improvement, OrderId, Tensor
@@ -13,7 +14,8 @@ PROTOCOL = 1
 SERVICE, JOIN = "fedhql.v1.Federation", "Join"
 # What may be said of states; float16 to float64, any whole number, truth values.
 INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DTYPES = frozenset(("float16", "float32", "float64", "bool", *INTEGERS))
+DTYPES = {np.dtype(name): name for name in ("float16", "float32", "float64", "bool", *INTEGERS)}
+ON_THE_WIRE = {name: dtype.newbyteorder("<") for dtype, name in DTYPES.items()}
 
 
 class WireError(Exception):
@@ -21,31 +23,35 @@ class WireError(Exception):
 
 
 def pack(array: NDArray[Any]) -> Tensor:
-    if array.dtype.name not in DTYPES:
-        raise WireError(f"arrays of {array.dtype} do not cross; allowed: {', '.join(DTYPES)}")
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return Tensor(dtype=array.dtype.name, shape=array.shape, data=little.tobytes())
+    name = DTYPES.get(array.dtype)
+    if name is None:
+        allowed = ", ".join(ON_THE_WIRE)
+        raise WireError(f"arrays of {array.dtype} do not cross; allowed: {allowed}")
+    data = array.astype(ON_THE_WIRE[name], copy=False).tobytes()
+    return Tensor(dtype=name, shape=array.shape, data=data)
 
 
 def unpack(
     tensor: Tensor, *, dtype: str | None = None, shape: tuple[int | None, ...] | None = None
 ) -> NDArray[Any]:
     """The array, or a WireError that says what differs; None in `shape` is any length."""
-    wanted = dtype or tensor.dtype
-    if tensor.dtype not in DTYPES or tensor.dtype != wanted:
+    kind = ON_THE_WIRE.get(tensor.dtype)
+    if kind is None or dtype not in (None, tensor.dtype):
         raise WireError(f"dtype {tensor.dtype[:20]!r}, expected {dtype or 'an array of numbers'}")
     found = tuple(tensor.shape)
-    if shape is not None and (
-        len(found) != len(shape)
-        or any(b is not None and a != b for a, b in zip(found, shape, strict=True))
-    ):
+    if shape is not None and found != shape and not _fits(found, shape):
         expected = ", ".join("any" if n is None else str(n) for n in shape)
         raise WireError(f"shape {found[:8]}, expected ({expected})")
-    kind = np.dtype(wanted).newbyteorder("<")
     if math.prod(found) * kind.itemsize != len(tensor.data):
-        raise WireError(f"{len(tensor.data)} bytes for {wanted} of shape {found[:8]}")
+        raise WireError(f"{len(tensor.data)} bytes for {tensor.dtype} of shape {found[:8]}")
     # A copy, in the machine's own order: what protobuf holds cannot be written to.
-    return np.frombuffer(tensor.data, dtype=kind).astype(np.dtype(wanted)).reshape(found)
+    return np.frombuffer(tensor.data, kind).astype(kind.newbyteorder("=")).reshape(found)
+
+
+def _fits(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+    return len(found) == len(shape) and all(
+        b is None or a == b for a, b in zip(found, shape, strict=True)
+    )
 
 
 def pack_improvement(
@@ -63,12 +69,18 @@ def key_of(order: OrderId) -> tuple[int, int]:
     return (order.epoch, order.number)
 
 
+def _from_member(content: bytes) -> FromMember:
+    try:
+        return FromMember.FromString(content)
+    except DecodeError as error:
+        raise WireError("bytes that are no message of ours") from error
+
+
 def join_handler(behaviour: Any) -> grpc.GenericRpcHandler:
     """The one method of the service, for a server."""
-    handler = grpc.stream_stream_rpc_method_handler(
+    handler: Any = grpc.stream_stream_rpc_method_handler(
         behaviour,
-        request_deserializer=FromMember.FromString,
-        response_serializer=FromServer.SerializeToString,
+        request_deserializer=_from_member,  # answers are bytes: most go to many
     )
     return grpc.method_handlers_generic_handler(SERVICE, {JOIN: handler})
 
@@ -90,8 +102,9 @@ def channel_options(*, most_bytes: int, keepalive_seconds: float) -> list[tuple[
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.http2.ping_timeout_ms", milliseconds),  # else a minute, whatever stands above
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", milliseconds),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", milliseconds // 2),
+        ("grpc.http2.max_ping_strikes", 0),  # the other side may ask more often than we do
     ]

@@ -1,0 +1,32 @@
+"""Certificates for a test, good ones and bad ones."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from fedhql.remote.credentials import (
+    Credentials,
+    create_authority,
+    issue,
+    load_credentials,
+    revoke,
+)
+
+
+class Authority:
+    """A home with certificates in it, as `fedhql certs` makes one."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self._now = home, datetime.now(UTC)
+        create_authority(home, days=100, now=self._now - timedelta(days=50))
+
+    def make(self, name: str, *, days_ago: int = 0, hosts: tuple[str, ...] = ()) -> Credentials:
+        issue(self.home, name, days=10, hosts=hosts, now=self._now - timedelta(days=days_ago))
+        pair = (self.home / f"{name}.crt", self.home / f"{name}.key")
+        return load_credentials(self.home / "ca.crt", *pair, now=self._now, check_dates=False)
+
+    def revoke(self, name: str) -> None:
+        revoke(self.home, name, now=self._now)
+
+    @property
+    def revoked(self) -> Path:
+        return self.home / "revoked.crl"

@@ -1,0 +1,293 @@
+"""A federation in one event loop of a test: a server that can die, members with their homes."""
+
+import asyncio
+import json
+import random
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedhql.contract import BlackBoxAgent
+from fedhql.experiments.serve import Service, open_home, read_served_settings, task_of
+from fedhql.remote.credentials import Credentials
+from fedhql.remote.gate import Gate
+from fedhql.remote.hub import Hub
+from fedhql.remote.journal import Journal, MemberRecord, read_members
+from fedhql.remote.member import Member
+from fedhql.remote.wire_pb2 import Task
+from tests.remote.recording import Recorder, fingerprints, improvements_of, learned_of, told
+
+PATIENCE_SECONDS = 60.0
+FROZEN_LAKE = """
+[environment]
+id = "FrozenLake-v1"
+discount = 0.95
+[federation]
+query_batch = 4
+horizon_steps = 3
+self_learning_env_steps = 20
+[evaluation]
+episodes = 1
+episode_step_limit = 3
+[budget]
+env_steps_per_agent = {budget}
+[service]
+catch_up_improvements = 100_000
+"""
+
+
+def federation(budget: int = 100, **service: Any) -> str:
+    """A file for `fedhql serve` that is done in a second."""
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in service.items()]
+    text = FROZEN_LAKE.format(budget=budget)
+    if "catch_up_improvements" in service:
+        text = text.replace("catch_up_improvements = 100_000\n", "")
+    return text + "".join(lines)
+
+
+class Hasty(random.Random):
+    """Comes again at once."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return super().uniform(a, b) / 10
+
+
+@dataclass
+class Server:
+    """One life of a server."""
+
+    home: Path
+    hub: Hub
+    gate: Gate
+    service: Service
+    port: int
+    task: Task
+    federation: str
+    work: "asyncio.Future[None]"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def finish(self) -> None:
+        await asyncio.wait_for(asyncio.shield(self.work), PATIENCE_SECONDS)
+
+    async def reach(self, reached: Callable[[], bool]) -> None:
+        await until(reached, self.work)
+
+    async def die(self) -> None:
+        """As if it were killed: its members hear nothing more, and it writes nothing more."""
+        await self.gate.close(0)
+        self.hub.stop()
+        await asyncio.wait([self.work])
+        self.hub.journal.close()
+
+
+async def until(reached: Callable[[], bool], *unless: "asyncio.Future[Any]") -> None:
+    """Looks again and again; fails if one of the tasks ends before, or if it takes too long."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not reached():
+        for task in unless:
+            if task.done():
+                task.result()
+                raise AssertionError("it ended before the test had what it wanted")
+        assert time.monotonic() < deadline, "it takes too long"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serving(
+    home: Path,
+    text: str,
+    *,
+    port: int = 0,
+    credentials: Credentials | None = None,
+    revoked: Path | None = None,
+    journal: Callable[[Path], Journal] = Journal,
+) -> AsyncIterator[Server]:
+    """As `fedhql serve` does it."""
+    settings = read_served_settings(text)
+    kept, federation = open_home(home, settings)
+    kept.close()
+    task = task_of(settings)
+    hub = Hub(
+        settings.service,
+        journal(home / "journal.sqlite"),
+        action_count=task.actions,
+        env_steps_per_member=settings.budget.env_steps_per_agent,
+    )
+    service = Service(settings, home, hub, asyncio.get_running_loop(), actions=task.actions)
+    gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
+    bound = await gate.open(f"127.0.0.1:{port}")
+    work = asyncio.ensure_future(asyncio.to_thread(service.run))
+    server = Server(home, hub, gate, service, bound, task, federation, work)
+    try:
+        yield server
+    finally:
+        await server.die()
+        work.result()
+
+
+class Life:
+    """One process of a member, or as good as one: a thread and a loop of its own."""
+
+    def __init__(self, member: Member, pool: Executor) -> None:
+        self._cancel: Callable[[], object] = lambda: None
+        here = asyncio.get_running_loop()
+        self.work = here.run_in_executor(pool, asyncio.run, self._live(member))
+
+    async def _live(self, member: Member) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        with suppress(asyncio.CancelledError):
+            await member.run()
+
+    async def end(self) -> None:
+        """As its owner does it, with an interrupt."""
+        while not self.work.done():
+            with suppress(RuntimeError):  # its loop is closed
+                self._cancel()
+            await asyncio.wait([self.work], timeout=0.2)
+
+
+@dataclass
+class Members:
+    """Those that live now; whoever still does at the end is stopped."""
+
+    directory: Path
+    address: str
+    pool: Executor
+    lives: dict[str, Life] = field(default_factory=dict)
+
+    def home(self, name: str) -> Path:
+        return self.directory / name
+
+    def join(
+        self,
+        name: str,
+        agent: BlackBoxAgent | Callable[[Task], BlackBoxAgent] | None = None,
+        *,
+        address: str | None = None,
+        home: Path | None = None,
+        credentials: Credentials | None = None,
+        keepalive_seconds: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "asyncio.Future[None]":
+        chosen = agent or Recorder(seed=sum(name.encode()))
+        own = home or self.home(name)
+        own.mkdir(parents=True, exist_ok=True)
+        member = Member(
+            name,
+            address or self.address,
+            own,
+            (lambda task: chosen) if isinstance(chosen, BlackBoxAgent) else chosen,
+            credentials=credentials,
+            rng=Hasty(0),
+            clock=clock,
+            keepalive_seconds=keepalive_seconds,
+        )
+        self.lives[name] = Life(member, self.pool)
+        return asyncio.shield(self.lives[name].work)  # that may be given up; the life goes on
+
+    async def finish(self, *names: str) -> None:
+        """Each ends by itself, and well."""
+        for name in names or tuple(self.lives):
+            await asyncio.wait_for(asyncio.shield(self.lives[name].work), PATIENCE_SECONDS)
+
+    async def leave(self, name: str) -> None:
+        await self.lives.pop(name).end()
+
+
+@asynccontextmanager
+async def members_of(directory: Path, address: str) -> AsyncIterator[Members]:
+    with ThreadPoolExecutor(16) as pool:
+        members = Members(directory, address, pool)
+        try:
+            yield members
+        finally:
+            for name in tuple(members.lives):
+                await members.leave(name)
+
+
+def fact(home: Path, name: str) -> Any:
+    with closing(sqlite3.connect(home / "journal.sqlite")) as database:
+        row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return None if row is None else json.loads(row[0])
+
+
+def events(home: Path) -> str:
+    with closing(sqlite3.connect(home / "journal.sqlite")) as database:
+        return "\n".join(text for (text,) in database.execute("SELECT text FROM events"))
+
+
+def accounts(home: Path) -> dict[str, MemberRecord]:
+    return {member.name: member for member in read_members(home / "journal.sqlite")}
+
+
+def broadcast(home: Path) -> list[str]:
+    """Fingerprints of every improvement there was, in order; needs a journal that keeps all."""
+    with closing(Journal(home / "journal.sqlite")) as journal:
+        improvements = journal.improvements()
+    assert [each.number for each in improvements] == list(range(1, len(improvements) + 1))
+    assert len(improvements) == (fact(home, "improvements") or 0)
+    return fingerprints(improvements)
+
+
+def assert_exact_shares(home: Path, budget: int) -> None:
+    """At any moment: the server's steps are shared out exactly, and nobody overspends."""
+    with closing(sqlite3.connect(home / "journal.sqlite", isolation_level=None)) as database:
+        database.execute("BEGIN")  # both of one moment
+        steps = database.execute("SELECT value FROM facts WHERE name = 'server_env_steps'")
+        server_env_steps = int((steps.fetchone() or ("0",))[0])
+        rows = database.execute("SELECT record FROM members").fetchall()
+    found = [MemberRecord(**json.loads(record)) for (record,) in rows]
+    assert sum(Fraction(member.share) for member in found) == server_env_steps
+    for member in found:
+        assert member.own_env_steps + Fraction(member.share) <= budget, member
+
+
+def assert_exact_budgets(home: Path, budget: int) -> None:
+    """At the end: that, and the records of the rounds agree with it."""
+    assert_exact_shares(home, budget)
+    lines = (home / "federation.csv").read_text().splitlines()
+    column = lines[0].split(",").index("round_server_env_steps")
+    in_rounds = sum(int(row.split(",")[column]) for row in lines[1:])
+    assert in_rounds == (fact(home, "server_env_steps") or 0)
+
+
+def assert_told_once(
+    home: Path, directory: Path, names: Iterable[str], *, killed: Iterable[str] = ()
+) -> None:
+    """Each improvement once and in order; every step that was charged learned, and no other.
+
+    Of a member that was `killed` some of its learning is lost, and nothing is done twice.
+    """
+    whole = broadcast(home)
+    for name in names:
+        account, agent = accounts(home)[name], told(directory / name)
+        assert account.skipped_improvements == 0
+        assert improvements_of(agent) == whole[account.joined_at : account.applied_improvements]
+        if name in killed:
+            assert learned_of(agent) <= account.own_env_steps
+        else:
+            assert learned_of(agent) == account.own_env_steps
+
+
+def assert_finished(
+    home: Path, directory: Path, names: Iterable[str], budget: int, *, killed: Iterable[str] = ()
+) -> None:
+    """All of it: the run is over, everybody was told everything once, the budgets are exact."""
+    names = tuple(names)
+    assert fact(home, "position")["stage"] == "finished"
+    assert_exact_budgets(home, budget)
+    assert_told_once(home, directory, names, killed=killed)
+    for name in names:
+        assert accounts(home)[name].finished

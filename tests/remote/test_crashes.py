@@ -1,0 +1,171 @@
+"""A server or a member that ends anywhere, again and again, and what is then in its files."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.remote.journal import Journal
+from fedhql.remote.wire_pb2 import Task
+from tests.remote.federating import (
+    accounts,
+    assert_finished,
+    broadcast,
+    events,
+    fact,
+    federation,
+    members_of,
+    serving,
+)
+from tests.remote.recording import Recorder
+
+NAMES = ("ann", "bob", "cyd")
+BUDGET = 96
+
+
+class Died(Exception):
+    """Here the process ended."""
+
+
+class DyingJournal(Journal):
+    """Ends its process at its n-th writing: just before, or just after. 0: never."""
+
+    def __init__(self, path: Path, dies_at: int, *, written: bool) -> None:
+        super().__init__(path)
+        self._left, self._written = dies_at, written
+        self.dead = False
+
+    def write(self, **what: Any) -> None:
+        self._left -= 1
+        if self.dead or (self._left == 0 and not self._written):
+            self.dead = True
+            raise Died
+        super().write(**what)
+        if self._left == 0:
+            self.dead = True
+            raise Died
+
+
+async def live_until_death(home: Path, text: str, port: int, journal: DyingJournal) -> bool:
+    """One life of a server; whether it finished its work."""
+    try:
+        async with serving(home, text, port=port, journal=lambda path: journal) as server:
+            while not journal.dead and not server.work.done():
+                await asyncio.sleep(0.002)
+        return not journal.dead
+    except Died:
+        return False
+
+
+def test_a_server_that_dies_at_any_writing_does_what_an_undisturbed_one_does(
+    tmp_path: Path,
+) -> None:
+    text = federation(BUDGET, start_with=3, quorum=3, return_seconds=1, members=NAMES)
+
+    async def disturbed(home: Path, directory: Path, deaths: int) -> int:
+        async with serving(home, text) as first:
+            port = first.port
+        lives = 0
+        async with members_of(directory, f"127.0.0.1:{port}") as members:
+            for seed, name in enumerate(NAMES):
+                members.join(name, Recorder(seed))
+            for lives in range(1, 100):
+                # Later and later: a life begins with some writings that bring it nowhere.
+                dies_at = lives + 5 if lives <= deaths else 0
+                journal = DyingJournal(home / "journal.sqlite", dies_at, written=lives % 2 == 0)
+                if await live_until_death(home, text, port, journal):
+                    break
+            await members.finish()
+        assert_finished(home, directory, NAMES, BUDGET)
+        return lives
+
+    (tmp_path / "whole").mkdir()
+    assert asyncio.run(disturbed(tmp_path / "whole/home", tmp_path / "whole", deaths=0)) == 1
+    (tmp_path / "torn").mkdir()
+    lives = asyncio.run(disturbed(tmp_path / "torn/home", tmp_path / "torn", deaths=100))
+    assert lives > 10
+    assert fact(tmp_path / "torn/home", "epoch") == lives + 1
+    assert broadcast(tmp_path / "torn/home") == broadcast(tmp_path / "whole/home")
+    for name in ("evaluations.csv", "federation.csv"):
+        torn, whole = (tmp_path / run / "home" / name for run in ("torn", "whole"))
+        assert torn.read_bytes() == whole.read_bytes()
+
+
+class Deaths:
+    """Ends a member's process at its n-th step: inside its agent, or when it writes a file."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.thread = 0
+        self.places: set[str] = set()
+
+    def begin(self, dies_at: int, task: Task) -> Recorder:
+        self.left, self.thread = dies_at, threading.get_ident()
+        agent = Recorder(seed=1)
+        agent.at = self.at
+        return agent
+
+    def at(self, place: str) -> None:
+        if threading.get_ident() == self.thread:
+            self.left -= 1
+            if self.left == 0:
+                self.places.add(place)
+                raise Died
+
+
+def test_a_member_that_dies_at_any_step_has_each_improvement_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths, lives = Deaths(), 0
+
+    def can_end_before(owner: Any, function: str) -> None:
+        whole: Callable[..., Any] = getattr(owner, function)
+
+        def ending(*arguments: Any) -> Any:
+            deaths.at(function)
+            return whole(*arguments)
+
+        monkeypatch.setattr(owner, function, ending)
+
+    can_end_before(os, "fsync")
+    can_end_before(Path, "rename")
+    can_end_before(Path, "replace")
+
+    async def run() -> None:
+        nonlocal lives
+        text = federation(6 * BUDGET, start_with=3, quorum=3, return_seconds=1)
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("bob")
+            members.join("cyd")
+            for lives in range(1, 200):
+                # A life's first steps bring it nowhere, so some lives have to be longer.
+                dies_at = 1 + lives * 7 % 60 if lives < 150 else 0
+                died = members.join(
+                    "ann",
+                    partial(deaths.begin, dies_at),
+                    # Half of them save after every report, the others seldom.
+                    clock=(lambda: 0.0) if lives % 2 else time.monotonic,
+                )
+                try:
+                    await asyncio.wait_for(died, 30)
+                except Died:
+                    continue
+                break
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert lives > 25
+    assert len(deaths.places) >= 10, deaths.places
+    assert_finished(tmp_path / "home", tmp_path, NAMES, 6 * BUDGET, killed=("ann",))
+    assert accounts(tmp_path / "home")["ann"].connections >= lives // 2
+    assert "the rest goes to it again" in events(tmp_path / "home")

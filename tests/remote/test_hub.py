@@ -1,0 +1,297 @@
+"""The hub by itself, message by message."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhql.remote.cohort import RemoteCohort
+from fedhql.remote.hub import Hub, Session, Stopped, TooFew
+from fedhql.remote.journal import Journal
+from fedhql.remote.settings import ServiceSettings
+from fedhql.remote.wire import WireError, pack
+from fedhql.remote.wire_pb2 import FromServer, Order, Report, Tensor, Welcome
+
+ACTIONS, BUDGET = 3, 100
+STATES = np.zeros((2, 4), dtype=np.float32)
+GOOD = np.ones((2, ACTIONS), dtype=np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+class Rig:
+    """A hub, and members whose every word is the test's."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.hub = Hub(
+            ServiceSettings(**{"exchange_deadline_seconds": 0.1, **settings}),
+            Journal(path),
+            action_count=ACTIONS,
+            env_steps_per_member=BUDGET,
+        )
+
+    def come(self, name: str, applied: int | None = None) -> Session:
+        return self.hub.admit(
+            name,
+            applied or 0,
+            is_new=applied is None,
+            welcome=lambda improvements: Welcome(improvements=improvements),
+        )
+
+    async def improve(self, *names: str, server_env_steps: int = 2) -> None:
+        """One finished step of the server, paid by the named."""
+        cohort = RemoteCohort(self.hub, asyncio.get_running_loop(), ACTIONS)
+        cohort.enlist(names)
+        cohort._reserve(server_env_steps)
+        cohort.improve(STATES, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.float32))
+        await cohort._finish_step(server_env_steps, {})
+
+    def ask(self, *names: str, quorum: int = 1) -> "asyncio.Task[dict[str, Any]]":
+        return asyncio.create_task(self.hub.ask(dict.fromkeys(names, STATES), quorum))
+
+
+def run(path: Path, test: Any, **settings: Any) -> None:
+    async def with_rig() -> None:
+        rig = Rig(path, **settings)
+        work: Coroutine[Any, Any, None] = test(rig)
+        await work
+        rig.hub.journal.close()
+
+    asyncio.run(with_rig())
+
+
+def orders(session: Session) -> Iterator[Order]:
+    """What it was sent since the last look."""
+    while not session.outbox.empty():
+        if (content := session.outbox.get_nowait()) is None:
+            return
+        message = FromServer.FromString(content)
+        if message.HasField("order"):
+            yield message.order
+
+
+def answer(session: Session, values: Any = GOOD) -> Report:
+    *_, order = orders(session)
+    tensor = values if isinstance(values, Tensor) else pack(np.asarray(values))
+    return Report(id=order.id, values=tensor)
+
+
+def test_every_step_is_charged_once(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        session, account = rig.come("ann"), rig.hub.members
+        rig.hub.learn(["ann"], 30)
+        (order,) = orders(session)
+        assert (order.learn.phase, order.learn.env_steps) == (1, 30)
+        for phase, done, charged in ((1, 10, 10), (1, 10, 10), (1, 5, 10), (2, 30, 10), (0, 30, 10),
+                                     (1, 2**64 - 1, 30), (1, 30, 30)):  # fmt: skip
+            rig.hub.report(session, Report(phase=phase, phase_env_steps=done))
+            assert account["ann"].own_env_steps == charged
+        rig.hub.learn(["ann"], 1_000)  # no more than is left
+        (order,) = orders(session)
+        assert (order.learn.phase, order.learn.env_steps) == (2, BUDGET - 30)
+
+    run(path, test)
+
+
+def test_what_is_reserved_for_a_round_is_not_learned_away(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.come("ann")
+        rig.come("bob")
+        rig.hub.reserved = {"ann": Fraction(21, 2)}
+        assert (rig.hub.learnable("ann"), rig.hub.learnable("bob")) == (BUDGET - 11, BUDGET)
+        rig.hub.end_round()
+        assert rig.hub.learnable("ann") == BUDGET
+
+    run(path, test)
+
+
+def test_a_phase_that_is_not_reported_is_ordered_again(path: Path) -> None:
+    async def begin(rig: Rig) -> None:
+        rig.come("ann")
+        rig.hub.learn(["ann"], 30)
+
+    async def go_on(rig: Rig) -> None:
+        session = rig.come("ann", applied=0)
+        (order,) = orders(session)
+        assert (order.id.epoch, order.learn.phase, order.learn.env_steps) == (2, 1, 30)
+        rig.hub.report(session, Report(phase=1, phase_env_steps=30))
+        assert not list(orders(rig.come("ann", applied=0)))
+
+    async def done(rig: Rig) -> None:
+        assert rig.hub.members["ann"].own_env_steps == 30
+        assert not list(orders(rig.come("ann", applied=0)))
+
+    for part in (begin, go_on, done):  # each a new server
+        run(path, part)
+
+
+NONSENSE = {
+    "another shape": np.ones((3, ACTIONS), dtype=np.float32),
+    "another dtype": np.ones((2, ACTIONS), dtype=np.float64),
+    "too few bytes": Tensor(dtype="float32", shape=[2, ACTIONS], data=b"1234"),
+    "nothing": Tensor(),
+    "NaN": np.array([[0, np.nan, 0]] * 2, dtype=np.float32),
+    "infinity": np.array([[0, -np.inf, 0]] * 2, dtype=np.float32),
+    "too large": np.array([[0, 1.1e6, 0]] * 2, dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_is_refused_counted_and_three_times_in_a_row_too_much(
+    kind: str, path: Path
+) -> None:
+    async def test(rig: Rig) -> None:
+        bad, good = rig.come("bad"), rig.come("good")
+        account = rig.hub.members["bad"]
+        for values, in_a_row in ((kind, 1), (kind, 2), ("", 0), (kind, 1), (kind, 2), (kind, 3)):
+            asked = rig.ask("bad", "good")
+            await asyncio.sleep(0)
+            rig.hub.report(bad, answer(bad, NONSENSE[kind] if values else GOOD))
+            rig.hub.report(good, answer(good))
+            assert set(await asked) == ({"good"} if values else {"bad", "good"})
+            assert account.refused_in_a_row == in_a_row
+        assert account.refused_answers == 5
+        assert account.quarantined
+        assert rig.hub.present() == ["good"]
+        assert (await asyncio.gather(rig.ask("good"), reporting(rig, good)))[0].keys() == {"good"}
+
+    async def after_a_restart(rig: Rig) -> None:
+        assert rig.hub.members["bad"].quarantined
+        assert rig.hub.members["bad"].refused_answers == 5
+        rig.hub.release("bad")
+        rig.come("bad", applied=0)
+        assert rig.hub.present() == ["bad"]
+
+    run(path, test)
+    run(path, after_a_restart)
+
+
+async def reporting(rig: Rig, session: Session) -> None:
+    await asyncio.sleep(0)
+    rig.hub.report(session, answer(session))
+
+
+def test_late_answers_are_dropped_and_counted_and_nobody_is_asked_twice(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        slow, quick = rig.come("slow"), rig.come("quick")
+        first = rig.ask("slow", "quick")
+        await asyncio.sleep(0)
+        rig.hub.report(quick, answer(quick))
+        late = answer(slow)
+        assert set(await first) == {"quick"}  # at the deadline
+        second = rig.ask("slow", "quick")
+        await asyncio.sleep(0)
+        assert not list(orders(slow))  # it still has the first
+        rig.hub.report(slow, late)
+        (again,) = orders(slow)  # now it can take part
+        rig.hub.report(quick, answer(quick, 2 * GOOD))
+        rig.hub.report(slow, Report(id=again.id, values=pack(3 * GOOD)))
+        rig.hub.report(slow, Report(id=again.id, values=pack(4 * GOOD)))  # twice: the first counts
+        values = await second
+        assert values["slow"][0, 0] == 3
+        rig.hub.report(slow, Report(id=again.id, values=pack(GOOD)))  # when nothing is asked
+        assert rig.hub.members["slow"].late_answers == 2
+        assert rig.hub.members["quick"].late_answers == 0
+
+    run(path, test)
+
+
+def test_a_quorum_is_waited_for_and_asked_again(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        ann = rig.come("ann")
+        asked = rig.ask("ann", "bob", quorum=2)
+        await asyncio.sleep(0.15)
+        assert not list(orders(ann))  # in vain, as long as bob is away
+        bob = rig.come("bob")
+        await asyncio.sleep(0.01)
+        rig.hub.report(ann, answer(ann))
+        rig.hub.leave(bob, "the connection ended")
+        bob = rig.come("bob", applied=0)  # in the middle: it is asked again
+        rig.hub.report(bob, answer(bob))
+        assert set(await asked) == {"ann", "bob"}
+
+    run(path, test)
+
+
+def test_others_are_a_reason_to_give_up_a_round(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.come("ann")
+        asked = rig.ask("ann", "bob", quorum=2)
+        await asyncio.sleep(0)
+        rig.come("cyd")
+        with pytest.raises(TooFew):
+            await asked
+
+    run(path, test)
+
+
+def test_being_stopped_is_not_being_answered(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.come("ann")
+        asked = rig.ask("ann", quorum=0)  # as evaluation does
+        await asyncio.sleep(0)
+        rig.hub.stop()
+        with pytest.raises(Stopped):
+            await asked
+        with pytest.raises(Stopped):
+            await rig.hub.wait_until(lambda: True)
+
+    run(path, test)
+
+
+def test_orders_bring_what_is_missing_and_say_what_is_not_kept(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        ann = rig.come("ann")
+        for _ in range(5):
+            await rig.improve("ann")
+        rig.hub.learn(["ann"], 10)
+        (order,) = orders(ann)
+        assert [i.number for i in order.improvements] == [3, 4, 5]
+        assert order.skip_through == 2
+        rig.hub.report(ann, Report(phase=1, phase_env_steps=10, applied_improvements=5,
+                                   skipped_improvements=2))  # fmt: skip
+        rig.hub.learn(["ann"], 10)
+        (order,) = orders(ann)
+        assert (list(order.improvements), order.skip_through) == ([], 0)
+        bob = rig.come("bob")  # comes late: what was before is not for it
+        assert rig.hub.members["bob"].joined_at == 5
+        await rig.improve("ann", "bob")
+        rig.hub.learn(["bob"], 10)
+        (order,) = orders(bob)
+        assert ([i.number for i in order.improvements], order.skip_through) == ([6], 0)
+
+    async def after_a_restart(rig: Rig) -> None:
+        assert rig.hub.server_env_steps == 12
+        shares = [Fraction(member.share) for member in rig.hub.members.values()]
+        assert shares == [Fraction(11), Fraction(1)]
+        (order,) = orders(rig.come("ann", applied=1))
+        assert [i.number for i in order.improvements] == [4, 5, 6]
+        assert order.skip_through == 3
+        (order,) = orders(rig.come("bob"))  # it has lost everything, and begins where it began
+        assert [i.number for i in order.improvements] == [6]
+
+    run(path, test, catch_up_improvements=3)
+    run(path, after_a_restart, catch_up_improvements=3)
+
+
+def test_a_connection_that_was_replaced_has_no_say(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        older = rig.come("ann")
+        rig.hub.learn(["ann"], 30)
+        newer = rig.come("ann", applied=0)
+        rig.hub.report(older, Report(phase=1, phase_env_steps=30))
+        assert rig.hub.members["ann"].own_env_steps == 0
+        rig.hub.leave(older, "the connection ended")
+        assert rig.hub.present() == ["ann"]
+        for wrong in (Report(applied_improvements=1), Report(skipped_improvements=1)):
+            with pytest.raises(WireError, match="improvements applied"):
+                rig.hub.report(newer, wrong)
+
+    run(path, test)

@@ -1,0 +1,181 @@
+"""Who comes late, leaves early, falls behind, answers nonsense; and settings that are wrong."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from fedhql.errors import MemberRefused, SettingsError
+from fedhql.experiments.serve import read_served_settings
+from tests.remote.federating import (
+    accounts,
+    assert_exact_budgets,
+    assert_finished,
+    assert_told_once,
+    events,
+    fact,
+    federation,
+    members_of,
+    serving,
+)
+from tests.remote.recording import Recorder, improvements_of, told
+
+BUDGET = 240  # ten rounds with three members
+
+
+@pytest.mark.parametrize("mode", ["rounds", "continuous"])
+def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
+    """A late one begins where the others are, and one that comes back has missed nothing."""
+    text = federation(
+        BUDGET,
+        mode=mode,
+        exchange_deadline_seconds=2,
+        learning_deadline_seconds=2,
+        return_seconds=2,
+        round_interval_seconds=0.02,
+        chunk_env_steps=5,
+    )
+    agents = {n: Recorder(seed, learn_seconds=0.02) for seed, n in enumerate("abcd")}
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for name in "abc":
+                members.join(name, agents[name])
+            await server.reach(lambda: server.hub.improvements >= 4)
+            await members.leave("c")
+            members.join("d", agents["d"])
+            await server.reach(lambda: server.hub.improvements >= 9)
+            members.join("c", Recorder(2, learn_seconds=0.02))
+            await server.reach(lambda: server.hub.improvements >= 12)
+            await members.leave("a")  # for good
+            await server.finish()
+            await members.finish("b", "c", "d")
+
+    asyncio.run(run())
+    home, found = tmp_path / "home", accounts(tmp_path / "home")
+    assert_finished(home, tmp_path, "bcd", BUDGET)
+    assert found["d"].joined_at >= 4
+    assert_told_once(home, tmp_path, "a")  # as far as it was there
+
+
+def test_who_was_away_too_long_skips_what_is_no_longer_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = federation(BUDGET, catch_up_improvements=4)
+    bob = Recorder(1)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for name, agent in (("ann", Recorder(0)), ("bob", bob), ("cyd", Recorder(2))):
+                members.join(name, agent)
+            await server.reach(lambda: server.hub.improvements >= 5)
+            await members.leave("ann")
+            away_at = server.hub.improvements
+            await server.reach(lambda: server.hub.improvements >= away_at + 8)
+            members.join("ann", Recorder(0))
+            await server.finish()
+            await members.finish()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert_exact_budgets(tmp_path / "home", BUDGET)
+    whole, of_ann = improvements_of(bob.told), improvements_of(told(tmp_path / "ann"))
+    assert len(whole) == fact(tmp_path / "home", "improvements")  # who was there has all
+    account = accounts(tmp_path / "home")["ann"]
+    skipped = account.skipped_improvements
+    assert skipped >= 4
+    assert len(of_ann) == account.applied_improvements - skipped
+    before = next(n for n, (a, b) in enumerate(zip(of_ann, whole, strict=False)) if a != b)
+    assert of_ann == whole[:before] + whole[before + skipped :]
+    assert f"ann: {skipped} improvements are lost to it" in caplog.text
+
+
+@pytest.mark.parametrize("garbage", ["nan", "inf", "large"])
+def test_who_answers_nonsense_is_quarantined_and_can_be_released(
+    garbage: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    text = federation(BUDGET, return_seconds=1, learning_deadline_seconds=1)
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            bad = members.join("bad", Recorder(0, garbage=garbage, garbage_after=9))
+            members.join("ann", Recorder(1, learn_seconds=0.01))
+            members.join("bob", Recorder(2, learn_seconds=0.01))
+            with pytest.raises(MemberRefused, match="refuses bad: quarantined: a value of"):
+                await asyncio.wait_for(bad, 20)
+            reached = server.hub.improvements
+            await server.reach(lambda: server.hub.improvements > reached)  # the others go on
+            with pytest.raises(MemberRefused, match="bad is quarantined: a value of"):
+                await asyncio.wait_for(members.join("bad", Recorder(0)), 20)
+            server.hub.release("bad")
+            members.join("bad", Recorder(0))
+            await server.finish()
+            await members.finish("ann", "bob", "bad")
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob"), BUDGET)
+    account = accounts(home)["bad"]
+    assert account.refused_answers == 3
+    assert not account.quarantined
+    assert account.applied_improvements > 0
+    text = events(home)
+    assert text.count("bad: answer refused: a value of") == 3
+    assert "bad is quarantined after 3 refused answers in a row" in text
+    assert "bad is released from quarantine" in text
+
+
+def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    text = federation(
+        BUDGET, exchange_deadline_seconds=0.3, return_seconds=0.5, learning_deadline_seconds=0.5
+    )
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, improve_seconds=0.05))
+            members.join("bob", Recorder(1, improve_seconds=0.05))
+            await server.reach(lambda: server.hub.improvements % 3 == 1)  # in a round of three
+            await members.leave("ann")
+            members.join("cyd")
+            await server.finish()
+            await members.finish("bob", "cyd")
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("bob", "cyd"), BUDGET)
+    assert "ends early: too few of its members are left" in events(home)
+
+
+WRONG = {
+    "quorum=3": "service.quorum is 3; allowed: up to service.start_with, which is 2",
+    "quorum=0": "service.quorum: 0 is wrong; allowed: a whole number > 0",
+    "mode='sometimes'": "service.mode: 'sometimes' is wrong; allowed: 'rounds', 'continuous'",
+    "members=['ann']": "service.start_with is 2, but service.members names 1",
+    "members=['ann', 'ann']": "service.members: a name is there twice",
+    "members=[1, 2]": "service.members.1: 1 is wrong; allowed: a list, each a string",
+    "value_bound=nan": "service.value_bound: nan is wrong; allowed: a number > 0",
+    "exchange_deadline_seconds=-1": "service.exchange_deadline_seconds: -1 is wrong",
+    "most_states=3": "service.most_states is 3; allowed: at least federation.query_batch (4)",
+    "quorumm=1": "service.quorumm: unknown key; did you mean 'quorum'?",
+}
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_wrong_service_settings_are_one_line(setting: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_served_settings(federation(), [f"service.{setting}"])
+    assert WRONG[setting] in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,44 @@
+"""A federation over the network from its first member to its last goodbye, in both modes."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.remote.federating import (
+    accounts,
+    assert_finished,
+    fact,
+    federation,
+    members_of,
+    serving,
+)
+from tests.remote.recording import Recorder
+
+NAMES = ("ann", "bob", "cyd")
+BUDGET = 96  # four rounds of 20 own steps and a third of 12: the last thing is an improvement
+
+
+@pytest.mark.parametrize("mode", ["rounds", "continuous"])
+def test_everybody_is_told_everything_once(mode: str, tmp_path: Path) -> None:
+    text = federation(BUDGET, mode=mode, round_interval_seconds=0.02, chunk_env_steps=7)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for seed, name in enumerate(NAMES):
+                members.join(name, Recorder(seed, learn_seconds=0.03))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET)
+    improvements = fact(tmp_path / "home", "improvements")
+    for account in accounts(tmp_path / "home").values():
+        assert account.parted
+        if mode == "rounds":  # else one may finish before the others
+            assert account.applied_improvements == improvements == 12
+        else:
+            assert account.applied_improvements >= 3

@@ -1,0 +1,259 @@
+"""Over the network or in one process: the same federation leaves the same bytes."""
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.experiments.seeds import Stream, seeds_for
+from tests.cli.running import FEDHQL, succeed, write_file
+
+RECORDS = ("evaluations.csv", "federation.csv")
+PATIENCE_SECONDS = 240.0
+
+FROZEN_LAKE = """
+[environment]
+id = "FrozenLake-v1"
+discount = 0.95
+[federation]
+query_batch = 8
+self_learning_env_steps = 300
+server_environments = "{server_environments}"
+[budget]
+env_steps_per_agent = 4_000
+[evaluation]
+episodes = 3
+"""
+CART_POLE = """
+[environment]
+id = "CartPole-v1"
+discount = 0.99
+[federation]
+query_batch = 16
+horizon_steps = 4
+self_learning_env_steps = 300
+[budget]
+env_steps_per_agent = 1_100
+[evaluation]
+episodes = 2
+"""
+
+Agents = Sequence[Mapping[str, Any]]  # of each, its kind and its settings
+TABULAR: Agents = (
+    {"kind": "tabular"},
+    {"kind": "tabular", "exploration": "boltzmann", "temperature": 0.1},
+    {"kind": "tabular", "exploration": "ucb"},
+)
+DQN: Agents = (
+    {"kind": "dqn", "hidden": [16], "learning_starts": 50, "learning_rate": 0.01},
+    {"kind": "dqn", "hidden": [8, 8], "learning_starts": 50, "activation": "tanh"},
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_runs_start_their_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One numeric thread, for sums depend on how many there are; and no one's cache but ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
+            patch.setenv(name, "1")
+        yield
+
+
+@dataclass
+class Network:
+    """A server and its members, each in a process of its own."""
+
+    directory: Path
+    task: str
+    agents: Agents
+    address: str = "127.0.0.1:0"
+    members: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    server: subprocess.Popen[bytes] | None = None
+    servers: int = 0  # so far
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    def serve(self) -> None:
+        names, N = [f"agent{n}" for n, _ in enumerate(self.agents, start=1)], len(self.agents)
+        # Nobody is left out or not waited for, as nobody is in one process.
+        service = (
+            f"[service]\nmembers = {json.dumps(names)}\nstart_with = {N}\nquorum = {N}\n"
+            "exchange_deadline_seconds = 200\nreturn_seconds = 200\n"
+        )
+        file = self.directory / "federation.toml"
+        file.write_text(self.task + service)
+        self.servers += 1
+        self.server = self._start(
+            f"server{self.servers}.log",
+            *("serve", file, "--insecure", "--listen", self.address, "--home", self.home),
+        )
+        listens = rf"{re.escape('listens on port')} (\d+)"
+        wait_until(lambda: re.search(listens, self.server_log()) is not None, self.server)
+        found = re.search(listens, self.server_log())
+        assert found is not None, self.server_log()
+        self.address = f"127.0.0.1:{found[1]}"
+
+    def server_log(self) -> str:
+        return (self.directory / f"server{self.servers}.log").read_text()
+
+    def join(self) -> None:
+        """Everybody, with the seeds that agents have in an experiment with seed 0."""
+        for n, agent in enumerate(self.agents):
+            name, seed = f"agent{n + 1}", int(seeds_for(0, Stream.AGENT, n, count=1)[0])
+            own = {key: value for key, value in agent.items() if key != "kind"}
+            options = [f"--set={key}={json.dumps(value)}" for key, value in own.items()]
+            member = self._start(
+                f"{name}.log",
+                *("join", self.address, "--insecure", "--agent", agent["kind"], "--as", name),
+                *("--home", self.directory / name, "--seed", seed, *options),
+            )
+            self.members.append(member)
+
+    def finish(self) -> None:
+        """Everybody ends by itself, and well."""
+        assert self.server is not None
+        for process in (self.server, *self.members):
+            assert process.wait(PATIENCE_SECONDS) == 0, self.logs()
+        assert "not known to have" not in self.server_log()
+
+    def wait_for_improvements(self, count: int) -> None:
+        assert self.server is not None
+        wait_until(lambda: (self.fact("improvements") or 0) >= count, self.server)
+
+    def stop(self, how: signal.Signals) -> None:
+        assert self.server is not None
+        self.server.send_signal(how)
+        expected = -how if how == signal.SIGKILL else 0
+        assert self.server.wait(PATIENCE_SECONDS) == expected, self.logs()
+        assert self.fact("position")["stage"] != "finished", "the test proves nothing"
+
+    def fact(self, name: str) -> Any:
+        """From the journal, whether or not the server runs."""
+        with closing(sqlite3.connect(self.home / "journal.sqlite")) as journal:
+            row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def logs(self) -> str:
+        paths = sorted(self.directory.glob("*.log"))
+        return "\n".join(f"{path.name}:\n{path.read_text()}" for path in paths)
+
+    def close(self) -> None:
+        for process in (self.server, *self.members):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _start(self, log: str, *arguments: object) -> subprocess.Popen[bytes]:
+        with (self.directory / log).open("wb") as file:
+            return subprocess.Popen(
+                [FEDHQL, *map(str, arguments)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Callable[[str, Agents], Network]]:
+    made: list[Network] = []
+
+    def make(task: str, agents: Agents) -> Network:
+        made.append(Network(tmp_path, task, agents))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Agents], Path]:
+    """The same by `fedhql run`, once for each task -> where its records are."""
+
+    @cache
+    def run(text: str) -> Path:
+        directory = tmp_path_factory.mktemp("run")
+        file, out = write_file(directory, text), directory / "out"
+        succeed(
+            *("run", file, "--out", out, "--engine", "messages"),
+            *("--arm", "fedhql", "--seeds", "0"),
+        )
+        return out / "cells" / "fedhql" / "seed0"
+
+    return lambda task, agents: run(task + "".join(map(section_of, agents)))
+
+
+def section_of(agent: Mapping[str, Any]) -> str:
+    return "[[agents]]\n" + "".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in agent.items()
+    )
+
+
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Or until the process has ended by itself."""
+    while not reached() and process.poll() is None:
+        time.sleep(0.01)
+
+
+def assert_same_records(one: Path, other: Path) -> None:
+    for name in RECORDS:
+        ours, theirs = (one / name).read_bytes(), (other / name).read_bytes()
+        assert len(ours.splitlines()) > 2
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("task", "agents"),
+    [
+        (FROZEN_LAKE.format(server_environments="reset"), TABULAR),
+        (FROZEN_LAKE.format(server_environments="carry-over"), TABULAR),
+        (CART_POLE, DQN),
+    ],
+    ids=["tabular", "tabular, carry-over", "dqn"],
+)
+def test_a_network_gives_what_one_process_gives(
+    task: str,
+    agents: Agents,
+    network: Callable[[str, Agents], Network],
+    in_one_process: Callable[[str, Agents], Path],
+) -> None:
+    federation = network(task, agents)
+    federation.serve()
+    federation.join()
+    federation.finish()
+    assert_same_records(federation.home, in_one_process(task, agents))
+
+
+@pytest.mark.parametrize(
+    "server_environments", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"]
+)
+def test_a_server_that_is_stopped_and_started_again_gives_the_same(
+    server_environments: str,
+    network: Callable[[str, Agents], Network],
+    in_one_process: Callable[[str, Agents], Path],
+) -> None:
+    task = FROZEN_LAKE.format(server_environments=server_environments)
+    federation = network(task, TABULAR)
+    federation.serve()
+    federation.join()
+    for number, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+        federation.wait_for_improvements(20 * number)
+        federation.stop(how)
+        federation.serve()
+    federation.finish()
+    assert federation.fact("epoch") == 4
+    assert_same_records(federation.home, in_one_process(task, TABULAR))

@@ -1,0 +1,80 @@
+"""Real processes, ended by `kill -9` in the middle of what they do; and what an operator does."""
+
+from pathlib import Path
+
+from tests.cli.running import fedhql, succeed
+from tests.remote.authority import Authority
+from tests.remote.federating import accounts, assert_finished, broadcast, fact, federation
+from tests.remote.processes import processes
+
+NAMES = ("ann", "bob", "cyd")
+BUDGET = 192  # eight rounds with three members
+
+
+def test_a_server_killed_in_two_stages_and_a_member_in_the_middle_of_an_improvement(
+    tmp_path: Path,
+) -> None:
+    text = federation(BUDGET, start_with=3, quorum=3)
+    with processes(tmp_path, text) as running:
+        running.serve()
+        for name in NAMES:
+            running.join(name, improve_seconds=0.06, learn_seconds=0.06, answer_seconds=0.01)
+        running.until_improvements(4)
+        stages = ("learn", "federate")
+        for stage in stages:
+            running.until_stage(stage)
+            running.kill("server")
+            running.serve()
+            running.until_improvements(2)
+        running.until_improvements(1)  # it goes out with what comes next, and then takes 0.06 s
+        running.kill("ann")
+        running.join("ann")
+        running.finish()
+    assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET, killed=("ann",))
+    assert fact(tmp_path / "home", "epoch") == 1 + len(stages)
+    assert accounts(tmp_path / "home")["bob"].connections == 1 + len(stages)
+    assert len(broadcast(tmp_path / "home")) == 24  # nobody was left out, so no step was lost
+
+
+def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) -> None:
+    """Quarantine and release, an interrupt, a revoked one, a look at the status."""
+    authority = Authority(tmp_path / "certs")
+    authority.make("server", hosts=("127.0.0.1",))
+    for name in (*NAMES, "eve"):
+        authority.make(name)
+    authority.revoke("eve")
+    text = federation(BUDGET, return_seconds=2, learning_deadline_seconds=2)
+    with processes(tmp_path, text, certificates=authority.home) as running:
+        running.serve()
+        running.join("ann", learn_seconds=0.05)
+        running.join("bob", learn_seconds=0.05)
+        running.join("cyd", garbage="large", garbage_after=3)
+        running.join("eve")
+        assert running.running.pop("cyd").wait(60) == 2
+        assert "refuses cyd: quarantined" in running.log("cyd")
+        assert running.running.pop("eve").wait(60) == 2
+        assert "is revoked" in running.log("eve")
+        assert running.interrupt("ann") == 130
+        assert "says goodbye: its owner stops it" in running.log("server")
+        assert running.interrupt("server") == 0
+        assert "quarantined" in succeed("status", tmp_path / "home")
+        running.serve("--release", "cyd")
+        assert "cyd is released from quarantine" in running.log("server")
+        running.join("ann")
+        running.join("cyd")
+        running.finish("server", *NAMES)
+    assert_finished(tmp_path / "home", tmp_path, ("ann", "bob"), BUDGET)
+    assert accounts(tmp_path / "home")["cyd"].own_env_steps > 20
+
+
+def test_wrong_commands_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    file.write_text(federation(quorum=3))
+    serve = ("serve", file, "--home", tmp_path / "home", "--insecure")
+    wrong = fedhql(*serve, "--listen", "127.0.0.1:0")
+    assert wrong.returncode == 2
+    assert wrong.stderr.count("\n") == 1
+    assert "service.quorum is 3" in wrong.stderr
+    wrong = fedhql(*serve, "--listen", "0.0.0.0:0", "--set", "service.quorum=2")
+    assert wrong.returncode == 2
+    assert "without certificates only this machine may connect" in wrong.stderr

@@ -1,0 +1,389 @@
+"""Nothing crosses but states, actions, values, targets, counts and identifiers: shown, not told."""
+
+import asyncio
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from fedhql.agents.settings import TabularSettings
+from fedhql.agents.tabular import TabularAgent
+from fedhql.contract import Actions, States, Values
+from fedhql.environments.make import make_environment
+from fedhql.remote import member as member_side
+from fedhql.remote import wire_pb2
+from fedhql.remote.wire import JOIN, SERVICE, key_of, unpack
+from fedhql.remote.wire_pb2 import FromMember, FromServer, Order, Tensor
+from tests.remote.federating import members_of, serving
+
+ROOT = Path(__file__).parents[2]
+PROTO = "src/fedhql/remote/wire.proto"
+
+# Every field there is, by the way to it from one of the two messages that cross. Whoever adds one
+# says here what it is for.
+ARRAY = {"dtype": "string", "shape": "repeated uint32", "data": "bytes"}
+FROM_MEMBER = {
+    # Who it is and where it stands.
+    "hello": "Hello",
+    "hello.protocol": "uint32",
+    "hello.name": "string",
+    "hello.federation": "string",
+    "hello.applied_improvements": "uint64",
+    # What it was asked for: counts, and for a query the values.
+    "report": "Report",
+    "report.id": "OrderId",
+    "report.id.epoch": "uint64",
+    "report.id.number": "uint64",
+    "report.applied_improvements": "uint64",
+    "report.skipped_improvements": "uint64",
+    "report.values": "Tensor",
+    **{f"report.values.{name}": kind for name, kind in ARRAY.items()},
+    "report.phase": "uint64",
+    "report.phase_env_steps": "uint64",
+    # Why it goes, for a program and for a person.
+    "goodbye": "Goodbye",
+    "goodbye.reason": "enum Reason",
+    "goodbye.detail": "string",
+}
+FROM_SERVER = {
+    # The federation, and the decision problem all share.
+    "welcome": "Welcome",
+    "welcome.federation": "string",
+    "welcome.task": "Task",
+    "welcome.task.environment": "string",
+    "welcome.task.options": "map<string, string>",
+    "welcome.task.discount": "double",
+    "welcome.task.env_steps_per_member": "uint64",
+    "welcome.task.state_dtype": "string",
+    "welcome.task.state_shape": "repeated uint32",
+    "welcome.task.actions": "uint32",
+    "welcome.improvements": "uint64",
+    "welcome.most_states": "uint32",
+    # States to value; states, actions and targets to improve on; steps to learn for.
+    "order": "Order",
+    "order.id": "OrderId",
+    "order.id.epoch": "uint64",
+    "order.id.number": "uint64",
+    "order.improvements": "repeated Improvement",
+    "order.improvements.number": "uint64",
+    "order.improvements.states": "Tensor",
+    **{f"order.improvements.states.{name}": kind for name, kind in ARRAY.items()},
+    "order.improvements.actions": "Tensor",
+    **{f"order.improvements.actions.{name}": kind for name, kind in ARRAY.items()},
+    "order.improvements.targets": "Tensor",
+    **{f"order.improvements.targets.{name}": kind for name, kind in ARRAY.items()},
+    "order.skip_through": "uint64",
+    "order.query": "Query",
+    "order.query.states": "Tensor",
+    **{f"order.query.states.{name}": kind for name, kind in ARRAY.items()},
+    "order.learn": "Learn",
+    "order.learn.phase": "uint64",
+    "order.learn.env_steps": "uint64",
+    "order.learn.chunk_env_steps": "uint64",
+    # Why it sends a member away.
+    "goodbye": "Goodbye",
+    "goodbye.reason": "enum Reason",
+    "goodbye.detail": "string",
+}
+
+
+def kind_of(field_: FieldDescriptor) -> str:
+    scalars = {
+        getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
+        for name in dir(FieldDescriptor)
+        if name.startswith("TYPE_")
+    }
+    kind = scalars[field_.type]
+    if field_.message_type is not None:
+        kind = field_.message_type.name
+        if is_map(field_):
+            return f"map<{', '.join(kind_of(each) for each in field_.message_type.fields)}>"
+    elif field_.enum_type is not None:
+        kind = f"enum {field_.enum_type.name}"
+    return f"repeated {kind}" if field_.is_repeated else kind
+
+
+def is_map(field_: FieldDescriptor) -> bool:
+    return field_.message_type is not None and field_.message_type.GetOptions().map_entry
+
+
+def fields_of(message: Any, way: str = "") -> Iterator[tuple[str, FieldDescriptor]]:
+    """Every field below a descriptor, with the way to it."""
+    assert way.count(".") < 10, f"{way} leads back to where it came from"
+    for field_ in message.fields:
+        yield way + field_.name, field_
+        if field_.message_type is not None and not is_map(field_):
+            yield from fields_of(field_.message_type, f"{way}{field_.name}.")
+
+
+def all_fields() -> list[FieldDescriptor]:
+    both = chain(fields_of(FromMember.DESCRIPTOR), fields_of(FromServer.DESCRIPTOR))
+    return [field_ for _, field_ in both]
+
+
+@pytest.mark.parametrize(
+    ("message", "allowed"),
+    [(FromMember.DESCRIPTOR, FROM_MEMBER), (FromServer.DESCRIPTOR, FROM_SERVER)],
+    ids=["from a member", "from the server"],
+)
+def test_there_is_no_field_but_these(message: Any, allowed: dict[str, str]) -> None:
+    assert {way: kind_of(field_) for way, field_ in fields_of(message)} == allowed
+
+
+def test_raw_bytes_are_arrays_only() -> None:
+    raw = [each for each in all_fields() if each.type == FieldDescriptor.TYPE_BYTES]
+    assert {each.full_name for each in raw} == {"fedhql.v1.Tensor.data"}
+
+
+def test_there_is_no_message_but_these_and_none_of_others() -> None:
+    """So that an Any or a Struct, into which anything goes, cannot come in."""
+    reached = {each.message_type.name for each in all_fields() if each.message_type is not None}
+    ways_in = {"FromMember", "FromServer"}
+    assert set(wire_pb2.DESCRIPTOR.message_types_by_name) == (reached | ways_in) - {"OptionsEntry"}
+    assert [each.name for each in wire_pb2.DESCRIPTOR.dependencies] == []
+    assert not wire_pb2.DESCRIPTOR.extensions_by_name
+
+
+def test_there_is_one_call_and_it_carries_these() -> None:
+    (service,) = wire_pb2.DESCRIPTOR.services_by_name.values()
+    (method,) = service.methods
+    assert (service.full_name, method.name) == (SERVICE, JOIN)
+    assert (method.input_type.name, method.output_type.name) == ("FromMember", "FromServer")
+
+
+def test_what_is_generated_is_what_the_schema_says(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-Isrc", f"--python_out={tmp_path}"]
+    subprocess.run([*command, f"--pyi_out={tmp_path}", PROTO], cwd=ROOT, check=True)
+    for name in ("wire_pb2.py", "wire_pb2.pyi"):
+        made = tmp_path / "fedhql" / "remote" / name
+        assert made.read_text() == (ROOT / PROTO).with_name(name).read_text(), "make proto"
+
+
+# A whole run, every message of it written down as it is sent.
+
+LAKE = """
+[environment]
+id = "FrozenLake-v1"
+discount = 0.95
+options = { map_name = "8x8" }  # no hole or goal is near enough for an episode to end in a round
+[federation]
+query_batch = 8
+horizon_steps = 4
+self_learning_env_steps = 40
+[budget]
+env_steps_per_agent = 150
+[service]
+mode = "rounds"
+members = ["north", "south"]
+evaluate_every_rounds = 0
+"""
+ACTIONS = 4
+Row = tuple[float, ...]
+
+
+@dataclass
+class Conversation:
+    """One connection of a member, in the order in which it saw the messages."""
+
+    raw: list[tuple[str, bytes]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.sent()[0].hello.name
+
+    def sent(self) -> list[FromMember]:
+        return [FromMember.FromString(raw) for side, raw in self.raw if side == "member"]
+
+    def heard(self) -> list[FromServer]:
+        return [FromServer.FromString(raw) for side, raw in self.raw if side == "server"]
+
+    def orders(self) -> list[Order]:
+        return [message.order for message in self.heard() if message.HasField("order")]
+
+    def sent_bytes(self) -> bytes:
+        return b"".join(raw for side, raw in self.raw if side == "member")
+
+
+class Watched:
+    """A table nobody else has, all numbers of which are different, and all that ever was in it."""
+
+    def __init__(self, seed: int) -> None:
+        env = make_environment("FrozenLake-v1", {"map_name": "8x8"})
+        self._agent = TabularAgent(TabularSettings(), env, discount=0.95, seed=seed)
+        self._agent._q_SA[:] = np.random.default_rng(seed).normal(size=self._agent._q_SA.shape)
+        self.rows: dict[int, set[Row]] = defaultdict(set)  # of each state
+        self._look()
+
+    def self_learn(self, env_steps: int) -> None:
+        for _ in range(env_steps):
+            self._agent.self_learn(1)
+            self._look()
+
+    def q_values(self, states: States) -> Values:
+        return self._agent.q_values(states)
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        self._agent.improve(states, actions, targets)
+        self._look()
+
+    def _look(self) -> None:
+        for state, row in enumerate(self._agent._q_SA.tolist()):
+            self.rows[state].add(tuple(row))
+
+
+@dataclass
+class Recording:
+    """A federation from its first message to its last."""
+
+    conversations: dict[str, Conversation]
+    agents: dict[str, Watched]
+    steps: int
+    exchanges: int
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    conversations: list[Conversation] = []
+
+    def join_method(channel: Any) -> Any:
+        """As the member's own, and every message is written down as it is, in bytes."""
+        conversation = Conversation()
+        conversations.append(conversation)
+
+        def packed(message: FromMember) -> bytes:
+            conversation.raw.append(("member", message.SerializeToString()))
+            return conversation.raw[-1][1]
+
+        def unpacked(raw: bytes) -> FromServer:
+            conversation.raw.append(("server", raw))
+            return FromServer.FromString(raw)
+
+        return channel.stream_stream(
+            f"/{SERVICE}/{JOIN}", request_serializer=packed, response_deserializer=unpacked
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(member_side, "join_method", join_method)
+        agents = {"north": Watched(seed=1), "south": Watched(seed=2)}
+        directory = tmp_path_factory.mktemp("recorded")
+        steps, exchanges = asyncio.run(federate(directory, agents))
+    assert len(conversations) == 2, "a connection broke: what it costs would count twice"
+    return Recording({each.name: each for each in conversations}, agents, steps, exchanges)
+
+
+async def federate(directory: Path, agents: dict[str, Watched]) -> tuple[int, int]:
+    """-> server steps, exchanges; as the server counts them."""
+    async with serving(directory / "server", LAKE) as server:
+        async with members_of(directory, server.address) as members:
+            for name, agent in agents.items():
+                members.join(name, agent)
+            await members.finish()
+            await server.finish()
+        return server.hub.improvements, server.hub.latencies.status().count
+
+
+@pytest.fixture(params=["north", "south"])
+def conversation(recording: Recording, request: pytest.FixtureRequest) -> Conversation:
+    return recording.conversations[request.param]
+
+
+def tensors_in(message: Message) -> Iterator[tuple[str, Tensor]]:
+    for field_, value in message.ListFields():
+        if field_.message_type is None or is_map(field_):
+            continue
+        for each in value if field_.is_repeated else [value]:
+            if isinstance(each, Tensor):
+                yield field_.name, each
+            else:
+                yield from tensors_in(each)
+
+
+def test_a_member_sends_values_for_what_it_was_asked_and_no_other_array(
+    conversation: Conversation,
+) -> None:
+    asked: dict[tuple[int, int], int] = {}  # open questions: how many states each has
+    answers = 0
+    for side, raw in conversation.raw:
+        if side == "server":
+            order = FromServer.FromString(raw).order
+            if order.HasField("query"):
+                asked[key_of(order.id)] = order.query.states.shape[0]
+            continue
+        message = FromMember.FromString(raw)
+        for name, tensor in tensors_in(message):
+            assert (message.WhichOneof("message"), name) == ("report", "values")
+            B = asked.pop(key_of(message.report.id))
+            unpack(tensor, dtype="float32", shape=(B, ACTIONS))
+            answers += 1
+    assert answers > 0
+    assert not asked, "each question is answered"
+
+
+def test_a_server_step_costs_two_exchanges(
+    recording: Recording, conversation: Conversation
+) -> None:
+    assert recording.steps > 4
+    assert recording.exchanges == 2 * recording.steps
+    reports = [each.report for each in conversation.sent() if each.HasField("report")]
+    assert sum(report.HasField("values") for report in reports) == recording.exchanges
+    # An improvement has no message of its own, but for the last, which nothing follows.
+    orders = conversation.orders()
+    work = [order.WhichOneof("work") for order in orders]
+    phases = max(report.phase for report in reports)
+    assert [work.count(kind) for kind in ("query", "learn", None)] == [
+        recording.exchanges, phases, 1,
+    ]  # fmt: skip
+    assert len(reports) == len(orders)
+    brought = [[each.number for each in order.improvements] for order in orders]
+    assert list(chain.from_iterable(brought)) == list(range(1, recording.steps + 1))
+    assert all(len(numbers) <= 1 for numbers in brought)
+
+
+def test_states_go_out_and_no_member_hears_of_another(conversation: Conversation) -> None:
+    other = {"north": "south", "south": "north"}[conversation.name]
+    for message in conversation.heard():
+        assert other.encode() not in message.SerializeToString()
+        for name, _ in tensors_in(message):
+            assert name in ("states", "actions", "targets")
+
+
+def test_no_message_holds_a_row_that_was_not_asked_for(
+    recording: Recording, conversation: Conversation
+) -> None:
+    sent = conversation.sent_bytes()
+    rows, answered = recording.agents[conversation.name].rows, answered_rows(conversation)
+    as_sent = {state: {as_bytes(row, "<f4") for row in rows[state]} for state in rows}
+    for state, row in answered:
+        assert row in as_sent[state], "it answers with the row of the state it is asked about"
+        assert row in sent, "the search finds what is there"
+    shown = {row for _, row in answered}
+    private = {row for state in rows for row in rows[state] if as_bytes(row, "<f4") not in shown}
+    assert len(private) > 60
+    for kept, dtype in product(private, ("<f4", "<f8", ">f4", ">f8")):
+        assert as_bytes(kept, dtype) not in sent
+
+
+def as_bytes(row: Row, dtype: str) -> bytes:
+    return np.array(row, dtype=dtype).tobytes()
+
+
+def answered_rows(conversation: Conversation) -> set[tuple[int, bytes]]:
+    """States it was asked about, each with the values that it sent."""
+    asked = {key_of(each.id): each.query.states for each in conversation.orders()}
+    rows = set()
+    for message in conversation.sent():
+        if message.report.HasField("values"):
+            states = unpack(asked[key_of(message.report.id)]).tolist()
+            values = unpack(message.report.values)
+            rows |= {(s, as_bytes(q, "<f4")) for s, q in zip(states, values.tolist(), strict=True)}
+    return rows
