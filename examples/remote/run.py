@@ -3,7 +3,8 @@
     .venv/bin/python examples/remote/run.py [--home DIR] [--budget ENV_STEPS_PER_MEMBER]
 
 makes the certificates, starts a server and three members, each as the process it would be on a
-machine of its own, and waits until their budgets are spent. Ctrl-C ends them all.
+machine of its own, and waits until their budgets are spent. One that is killed is started again
+with the same command. Ctrl-C ends them all.
 """
 
 import argparse
@@ -16,14 +17,13 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 HERE = Path(__file__).resolve().parent
 FEDHQL = Path(sys.executable).with_name("fedhql")
-Process: TypeAlias = "subprocess.Popen[bytes]"
 
 # Of each owner, what only they know: the agent.
 AGENTS: Mapping[str, Sequence[str]] = {
@@ -45,6 +45,43 @@ class Failed(Exception):
     """One of the processes ended as it should not."""
 
 
+@dataclass
+class Party:
+    """The server or a member: a command, and the process it runs in."""
+
+    name: str
+    log: Path
+    command: list[str]
+
+    def start(self) -> None:
+        """In a session of its own: Ctrl-C is for this script, which ends all it has started."""
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "NPROC"), "1")  # the networks are small
+        with self.log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [str(FEDHQL), *self.command],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=HERE,  # where torch_agent.py is
+                env=os.environ | one_thread,
+            )
+
+    def keep_alive(self) -> None:
+        """Again, if it was killed."""
+        if (code := self.process.poll()) is not None and code < 0:
+            print(f"{self.name} was killed (signal {-code}) and is started again", flush=True)
+            self.start()
+        elif code:
+            raise Failed(f"{self.name} ended with exit code {code}\n{self.log.read_text()}")
+
+    def end(self) -> None:
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Three owners federate over mutual TLS.")
     parser.add_argument("--home", type=Path, default=Path("runs/remote"), help="a new directory")
@@ -56,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     hand_out_certificates(home)
     try:
-        with ending() as processes:
-            federate(home, arguments.budget, processes)
+        with ending() as parties:
+            federate(home, arguments.budget, parties)
     except KeyboardInterrupt:
         sys.exit("interrupted; everything that was started has been ended")
     except Failed as error:
@@ -81,79 +118,71 @@ def hand_out_certificates(home: Path) -> None:
             shutil.copy2(authority / file, own)  # a key stays readable by its owner only
 
 
-def federate(home: Path, budget: int | None, processes: MutableMapping[str, Process]) -> None:
+def federate(home: Path, budget: int | None, parties: list[Party]) -> None:
     """Until the budgets are spent."""
-    options = [] if budget is None else ["--set", f"budget.env_steps_per_agent={budget}"]
-    processes["server"] = start(
-        home / "server.log",
-        *("serve", HERE / "federation.toml", "--listen", "localhost:0", "--http", "127.0.0.1:0"),
-        *("--home", home / "server" / "federation", "--certs", home / "server" / "certs", *options),
-    )
-    port = told(r"listens on port (\d+)", home / "server.log", processes)
-    page = told(r"status page: (\S+)", home / "server.log", processes)
-    for name, (kind, *settings) in AGENTS.items():
-        processes[name] = start(
-            home / f"{name}.log",
-            *("join", f"localhost:{port}", "--as", name, "--agent", kind),
-            *("--home", home / name / "member", "--certs", home / name / "certs"),
-            *(f"--set={setting}" for setting in settings),
-        )
-    print(f"status page: {page}", flush=True)
-    print("mean return of each member's greedy policy, round by round:", flush=True)
-    shown = 0
-    while processes["server"].poll() is None:
+    server = Party("server", home / "server.log", serve_command(home, budget, 0, 0))
+    server.start()
+    parties.append(server)
+    port = int(told(r"listens on port (\d+)", server))
+    page = told(r"status page: (\S+)", server)
+    # Once more, it has to be where the members look for it.
+    server.command = serve_command(home, budget, port, int(page.strip("/").rpartition(":")[2]))
+    for name in AGENTS:
+        parties.append(Party(name, home / f"{name}.log", join_command(home, name, port)))
+        parties[-1].start()
+    print(f"status page: {page}")
+    print("processes:", ", ".join(f"{party.name} {party.process.pid}" for party in parties))
+    print("mean return of each member's greedy policy, by evaluation:", flush=True)
+    evaluations, shown = home / "server" / "federation" / "evaluations.csv", 0
+    while server.process.poll() != 0:
         time.sleep(0.2)
-        shown = show_rounds(home / "server" / "federation" / "evaluations.csv", shown)
-        require_well(home, processes)
-    show_rounds(home / "server" / "federation" / "evaluations.csv", shown)
-    for name in AGENTS:  # the server has told them, and they save what they have learned
-        processes[name].wait(60)
-    require_well(home, processes)
+        shown = show_returns(evaluations, shown)
+        for party in parties:
+            party.keep_alive()
+    show_returns(evaluations, shown)
+    for party in parties:  # the server has told them, and they save what they have learned
+        if party.process.wait(60) != 0:
+            party.keep_alive()
 
 
-def start(log: Path, *arguments: object) -> Process:
-    """In a session of its own: Ctrl-C is for this script, which ends all it has started."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "NPROC"), "1")  # the networks are small
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [FEDHQL, *map(str, arguments)],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=HERE,  # where torch_agent.py is
-            env=os.environ | one_thread,
-        )
+def serve_command(home: Path, budget: int | None, port: int, http_port: int) -> list[str]:
+    own = home / "server"
+    return [
+        "serve", str(HERE / "federation.toml"), f"--listen=localhost:{port}",
+        f"--http=127.0.0.1:{http_port}", f"--home={own / 'federation'}", f"--certs={own / 'certs'}",
+        *([] if budget is None else [f"--set=budget.env_steps_per_agent={budget}"]),
+    ]  # fmt: skip
+
+
+def join_command(home: Path, name: str, port: int) -> list[str]:
+    kind, *settings = AGENTS[name]
+    own = home / name
+    return [
+        "join", f"localhost:{port}", f"--as={name}", f"--agent={kind}",
+        f"--home={own / 'member'}", f"--certs={own / 'certs'}",
+        *(f"--set={setting}" for setting in settings),
+    ]  # fmt: skip
 
 
 @contextmanager
-def ending() -> Iterator[dict[str, Process]]:
+def ending() -> Iterator[list[Party]]:
     """What is started inside has ended outside, however it is left."""
-    processes: dict[str, Process] = {}
+    parties: list[Party] = []
     try:
-        yield processes
+        yield parties
     finally:
-        for process in processes.values():
-            process.terminate()
-        for process in processes.values():
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for party in parties:
+            party.process.terminate()
+        for party in parties:
+            party.end()
 
 
-def told(pattern: str, log: Path, processes: Mapping[str, Process]) -> str:
-    while (found := re.search(pattern, log.read_text())) is None:
-        require_well(log.parent, processes)
+def told(pattern: str, party: Party) -> str:
+    """What it says in its log, as soon as it does."""
+    while (found := re.search(pattern, party.log.read_text())) is None:
+        party.keep_alive()
         time.sleep(0.1)
     return found[1]
-
-
-def require_well(home: Path, processes: Mapping[str, Process]) -> None:
-    for name, process in processes.items():
-        if process.poll():
-            log = home / f"{name}.log"
-            raise Failed(f"{name} ended with exit code {process.returncode}\n{log.read_text()}")
 
 
 def fedhql(*arguments: object) -> str:
@@ -169,14 +198,14 @@ def mean_returns(evaluations: Path) -> dict[str, list[float]]:
     return returns
 
 
-def show_rounds(evaluations: Path, shown: int) -> int:
+def show_returns(evaluations: Path, shown: int) -> int:
     """Those that are new -> how many there are."""
     returns = mean_returns(evaluations)
-    rounds = min((len(of_member) for of_member in returns.values()), default=0)
-    for n in range(shown, rounds):
+    count = min((len(of_member) for of_member in returns.values()), default=0)
+    for n in range(shown, count):
         means = (f"{name} {of_member[n]:5.1f}" for name, of_member in returns.items())
         print(f"{n + 1:4}", *means, sep="   ", flush=True)
-    return max(shown, rounds)
+    return max(shown, count)
 
 
 def print_returns(evaluations: Path) -> None:

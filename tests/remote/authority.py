@@ -3,13 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fedhql.remote.credentials import (
-    Credentials,
-    create_authority,
-    issue,
-    load_credentials,
-    revoke,
-)
+from fedhql.remote.authority import create_authority, issue, revoke
+from fedhql.remote.credentials import Credentials, load_credentials
 
 
 class Authority:

@@ -28,16 +28,13 @@ from typer.testing import CliRunner
 
 from fedhql.cli.certificates import app
 from fedhql.errors import CredentialsError, MissingExtra
+from fedhql.remote.authority import create_authority, issue, issued, revoke
 from fedhql.remote.credentials import (
     Credentials,
     channel_credentials,
-    create_authority,
     is_revoked,
-    issue,
-    issued,
     load_credentials,
     peer_of,
-    revoke,
     server_credentials,
 )
 

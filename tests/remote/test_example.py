@@ -61,26 +61,48 @@ def require_all_ended(home: Path) -> None:
             pass
 
 
+def wait_for_members(home: Path, process: "subprocess.Popen[str]") -> None:
+    log, deadline = home / "server.log", time.monotonic() + PATIENCE_SECONDS
+    while not (log.exists() and all(f"{name} connected" in log.read_text() for name in AGENTS)):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
-def test_three_owners_federate(run: "subprocess.Popen[str]", tmp_path: Path) -> None:
-    output, _ = run.communicate(timeout=PATIENCE_SECONDS)
+@pytest.mark.parametrize("killed", [(), ("cleo", "server")], ids=["", "killed"])
+def test_three_owners_federate(
+    killed: tuple[str, ...], run: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    home, before = tmp_path / "home", ""
+    if killed:
+        assert run.stdout is not None
+        while not before.endswith("by evaluation:\n"):
+            before += run.stdout.readline()
+        wait_for_members(home, run)
+        for name in killed:
+            found = re.search(rf"^processes: .*{name} (\d+)", before, re.M)
+            assert found is not None
+            os.kill(int(found[1]), signal.SIGKILL)
+    output = before + run.communicate(timeout=PATIENCE_SECONDS)[0]
     assert run.returncode == 0, output
+    for name in killed:
+        assert f"{name} was killed (signal 9) and is started again" in output
     assert re.search(r"^status page: http://127\.0\.0\.1:\d+/$", output, re.M)
     lines = output.splitlines()
     table = lines.index("mean return      first     best     last")
     assert [line.split()[0] for line in lines[table + 1 : table + 4]] == list(AGENTS)
     for name in AGENTS:
         assert re.search(rf"│ {name} +│ finished │", output)
-        log = (tmp_path / "home" / f"{name}.log").read_text()
-        assert f"{name}: joined at improvement 0" in log
+        assert f"{name}: joined at improvement 0" in (home / f"{name}.log").read_text()
         # Everyone has their own key, and nobody the authority's.
-        certificates = tmp_path / "home" / name / "certs"
+        certificates = home / name / "certs"
         assert {path.name for path in certificates.iterdir()} == {
             "ca.crt", f"{name}.crt", f"{name}.key"
         }  # fmt: skip
         assert stat.S_IMODE((certificates / f"{name}.key").stat().st_mode) == 0o600
-    assert "mutual TLS" in (tmp_path / "home" / "server.log").read_text()
-    require_all_ended(tmp_path / "home")
+    assert "mutual TLS" in (home / "server.log").read_text()
+    require_all_ended(home)
 
 
 @pytest.mark.slow
@@ -88,12 +110,7 @@ def test_three_owners_federate(run: "subprocess.Popen[str]", tmp_path: Path) -> 
 def test_interrupted_it_ends_all_it_has_started(
     how: signal.Signals, run: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    log = tmp_path / "home" / "server.log"
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (log.exists() and " connected" in log.read_text()):
-        assert run.poll() is None, run.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_members(tmp_path / "home", run)
     run.send_signal(how)
     output, _ = run.communicate(timeout=60)
     assert run.returncode not in (0, None), output

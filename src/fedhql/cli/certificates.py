@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """Start an authority: once for each federation."""
     _require_extra()
-    from fedhql.remote.credentials import create_authority
+    from fedhql.remote.authority import create_authority
 
     create_authority(home, days=days, now=datetime.now(UTC))
     typer.echo(f"wrote {home / 'ca.crt'}, for everyone, and {home / 'ca.key'}, for nobody else")
@@ -54,9 +54,9 @@ def issue(
 ) -> None:
     """Make a certificate and a key for the server (with --host) or for a member (without)."""
     _require_extra()
-    from fedhql.remote import credentials
+    from fedhql.remote import authority
 
-    made = credentials.issue(
+    made = authority.issue(
         home, name, days=days, hosts=host or (), renew=renew, now=datetime.now(UTC)
     )
     certificate, key = home / f"{name}.crt", home / f"{name}.key"
@@ -68,9 +68,9 @@ def issue(
 def revoke(name: Name, home: Home = Path("certs")) -> None:
     """Shut out the holder of the current NAME.crt, whoever that is by now."""
     _require_extra()
-    from fedhql.remote import credentials
+    from fedhql.remote import authority
 
-    path = credentials.revoke(home, name, now=datetime.now(UTC))
+    path = authority.revoke(home, name, now=datetime.now(UTC))
     typer.echo(f"wrote {path}, which now lists {home / f'{name}.crt'}")
     typer.echo(
         f"next: bring {path} to the server; a new certificate for {name}: "
@@ -82,7 +82,7 @@ def revoke(name: Name, home: Home = Path("certs")) -> None:
 def list_(home: Home = Path("certs")) -> None:
     """List every certificate that was made here, and how long it is valid."""
     _require_extra()
-    from fedhql.remote.credentials import issued
+    from fedhql.remote.authority import issued
 
     now = datetime.now(UTC)
     rows = [("name", "serial", "valid until", "days left", "revoked")]
