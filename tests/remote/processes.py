@@ -66,9 +66,9 @@ class Processes:
         process.kill()
         process.wait()
 
-    def interrupt(self, name: str) -> int:
+    def interrupt(self, name: str, how: signal.Signals = signal.SIGINT) -> int:
         process = self.running.pop(name)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         return process.wait(PATIENCE_SECONDS)
 
     def finish(self, *names: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhql.errors import MemberRefused, SettingsError
-from fedhql.experiments.serve import read_served_settings
+from fedhql.experiments.serve import open_home, read_served_settings
 from tests.remote.federating import (
     accounts,
     assert_exact_budgets,
@@ -157,6 +157,32 @@ def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: 
     asyncio.run(run())
     assert_finished(home, tmp_path, ("bob", "cyd"), BUDGET)
     assert "ends early: too few of its members are left" in events(home)
+
+
+def test_a_federation_does_not_end_because_members_are_away(tmp_path: Path) -> None:
+    """Nobody has learned anything yet, and one of those without whom no round goes on is late."""
+    home, text = tmp_path / "home", federation(BUDGET // 10, start_with=3, quorum=3)
+    journal, _ = open_home(home, read_served_settings(text))
+    journal.write(facts={"position": {"round": 0, "stage": "next", "enlisted": []}})
+    journal.close()
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann")
+            members.join("bob")
+            await server.reach(lambda: len(server.hub.present()) == 2)
+            await asyncio.sleep(0.1)
+            assert not server.work.done()
+            members.join("cyd")
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob", "cyd"), BUDGET // 10)
+    assert fact(home, "improvements") == 3
 
 
 WRONG = {

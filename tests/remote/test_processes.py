@@ -1,5 +1,6 @@
 """Real processes, ended by `kill -9` in the middle of what they do; and what an operator does."""
 
+import signal
 from pathlib import Path
 
 from tests.cli.running import fedhql, succeed
@@ -54,7 +55,7 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
         assert "refuses cyd: quarantined" in running.log("cyd")
         assert running.running.pop("eve").wait(60) == 2
         assert "is revoked" in running.log("eve")
-        assert running.interrupt("ann") == 130
+        assert running.interrupt("ann", signal.SIGTERM) == 130
         assert "says goodbye: its owner stops it" in running.log("server")
         assert running.interrupt("server") == 0
         assert "quarantined" in succeed("status", tmp_path / "home")

@@ -193,7 +193,7 @@ def join(
             rng=random.Random(),  # when to try again, which nobody else should do at once
             clock=time.monotonic,
         )
-        _run_until_stopped(member.run())
+        _run_until_stopped(_until_terminated(member.run()))
 
 
 def status(
@@ -254,10 +254,17 @@ def _state_on_disk(member: dict[str, Any]) -> str:
     return "finished" if member["finished"] else "unknown"
 
 
+async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
+    """SIGTERM, which is how machines stop a service, ends it as Ctrl-C does."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         fail("stopped; the same command goes on", INTERRUPTED)
 
 

@@ -16,6 +16,7 @@ from fedhql.environments.make import Environment, action_count, make_environment
 from fedhql.environments.twins import twin_of
 from fedhql.errors import AgentRefused, SettingsError
 from fedhql.experiments.explain import explain
+from fedhql.experiments.jax_setup import prepare_jax
 from fedhql.experiments.settings import toml_value
 from fedhql.results.files import write_atomically
 
@@ -70,6 +71,8 @@ def _build(
             f"the federation's environment is {task.environment!r}, which names a module to be "
             "imported; say --environment if that is what you want"
         )
+    if kind == "dqn":
+        prepare_jax()
     make = partial(make_environment, environment or task.environment, env_options)
     _require_same_spaces(make(), task)
     return build_agent(

@@ -200,9 +200,9 @@ class Service:
             return len(left) < service.quorum
 
         self._in_loop(self._dismiss_spent)
-        self._wait(lambda: enough() or ending())
-        # Towards the end those who are away may never come back.
-        self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
+        if self._wait(lambda: enough() or ending()) and len(here) < service.quorum:
+            # Towards the end those who are away may never come back.
+            self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
         self._cohort.enlist(here)
         return len(here) >= service.quorum
 

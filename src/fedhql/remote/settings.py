@@ -33,7 +33,7 @@ class ServiceSettings(BaseModel):
     evaluate_every_rounds: NonNegativeInt = 1
     """The server plays each member's greedy policy, by asking; 0: never."""
     round_interval_seconds: PositiveFloat = 10.0
-    """From one round's start to the next (continuous)."""
+    """Between two rounds (continuous)."""
     chunk_env_steps: PositiveInt = 500
     """A member looks for questions after each (continuous)."""
     most_states: PositiveInt = Field(65_536)
