@@ -26,9 +26,11 @@ from tests.remote.recording import Recorder, fingerprints, improvements_of, lear
 
 PATIENCE_SECONDS = 60.0
 FROZEN_LAKE = """
+# No holes, and the goal is farther away than three steps: a round is twelve steps of the server.
 [environment]
 id = "FrozenLake-v1"
 discount = 0.95
+options = {{ desc = ["SFFF", "FFFF", "FFFF", "FFFG"] }}
 [federation]
 query_batch = 4
 horizon_steps = 3

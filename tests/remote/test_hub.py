@@ -228,6 +228,12 @@ def test_others_are_a_reason_to_give_up_a_round(path: Path) -> None:
         rig.come("cyd")
         with pytest.raises(TooFew):
             await asked
+        ann, _ = rig.come("ann", applied=0), rig.come("bob")  # who is here, and says nothing
+        asked = rig.ask("ann", "bob", quorum=2)
+        await asyncio.sleep(0)
+        rig.hub.report(ann, answer(ann))
+        with pytest.raises(TooFew):
+            await asked
 
     run(path, test)
 

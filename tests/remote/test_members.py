@@ -12,7 +12,7 @@ from tests.remote.federating import (
     accounts,
     assert_exact_budgets,
     assert_finished,
-    assert_told_once,
+    broadcast,
     events,
     fact,
     federation,
@@ -59,7 +59,9 @@ def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
     home, found = tmp_path / "home", accounts(tmp_path / "home")
     assert_finished(home, tmp_path, "bcd", BUDGET)
     assert found["d"].joined_at >= 4
-    assert_told_once(home, tmp_path, "a")  # as far as it was there
+    whole, of_a = broadcast(home), improvements_of(told(tmp_path / "a"))
+    assert of_a == whole[: len(of_a)]
+    assert len(of_a) >= found["a"].applied_improvements >= 4  # its last words may be unheard
 
 
 def test_who_was_away_too_long_skips_what_is_no_longer_kept(
@@ -157,6 +159,30 @@ def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: 
     asyncio.run(run())
     assert_finished(home, tmp_path, ("bob", "cyd"), BUDGET)
     assert "ends early: too few of its members are left" in events(home)
+
+
+def test_who_learns_slowly_is_not_waited_for_and_gets_all_its_steps(tmp_path: Path) -> None:
+    home, text = tmp_path / "home", federation(
+        72, start_with=3, exchange_deadline_seconds=0.1, learning_deadline_seconds=0.1
+    )  # fmt: skip
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, learn_seconds=0.4))
+            members.join("bob", Recorder(1))
+            members.join("cyd", Recorder(2))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob", "cyd"), 72)
+    assert "still learning, not waited for: ann" in events(home)
+    for account in accounts(home).values():
+        assert not account.learning
+        assert account.left(72) < 1 or account.name == "ann"  # it may be left alone at the end
 
 
 def test_a_federation_does_not_end_because_members_are_away(tmp_path: Path) -> None:

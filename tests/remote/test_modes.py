@@ -21,7 +21,9 @@ BUDGET = 96  # four rounds of 20 own steps and a third of 12: the last thing is 
 
 @pytest.mark.parametrize("mode", ["rounds", "continuous"])
 def test_everybody_is_told_everything_once(mode: str, tmp_path: Path) -> None:
-    text = federation(BUDGET, mode=mode, round_interval_seconds=0.02, chunk_env_steps=7)
+    text = federation(
+        BUDGET, mode=mode, start_with=3, round_interval_seconds=0.02, chunk_env_steps=7
+    )
 
     async def run() -> None:
         async with (

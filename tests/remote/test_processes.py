@@ -44,7 +44,8 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
     for name in (*NAMES, "eve"):
         authority.make(name)
     authority.revoke("eve")
-    text = federation(BUDGET, return_seconds=2, learning_deadline_seconds=2)
+    # Long enough for whoever waits between two tries to come back before all is over.
+    text = federation(BUDGET, return_seconds=40, learning_deadline_seconds=2)
     with processes(tmp_path, text, certificates=authority.home) as running:
         running.serve()
         running.join("ann", learn_seconds=0.05)

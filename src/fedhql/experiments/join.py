@@ -64,7 +64,9 @@ def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
 def _build(
     kind: str, options: dict[str, Any], seed: int, environment: str | None, task: "Task"
 ) -> BlackBoxAgent:
-    env_options = {key: json.loads(value) for key, value in task.options.items()}
+    named = environment or task.environment
+    # An owner's own choice of environment takes nothing from the server.
+    env_options = {} if environment else {k: json.loads(v) for k, v in task.options.items()}
     if environment is None and ":" in task.environment:
         # Gymnasium imports what stands before the colon; a server does not choose what we run.
         raise AgentRefused(
@@ -73,13 +75,13 @@ def _build(
         )
     if kind == "dqn":
         prepare_jax()
-    make = partial(make_environment, environment or task.environment, env_options)
+    make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
     return build_agent(
         kind,
         options,
         make,
-        twin=twin_of(environment or task.environment, env_options),
+        twin=twin_of(named, env_options),
         discount=task.discount,
         budget_env_steps=task.env_steps_per_member,
         seed=seed,
