@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedhql.errors import MemberRefused
+from fedhql.errors import MemberRefused, SettingsError
 from fedhql.experiments.join import agent_builder
 from fedhql.remote import gate
 from fedhql.remote.credentials import Credentials, channel_credentials
@@ -259,10 +259,14 @@ def test_a_member_with_other_states_or_actions_leaves(tmp_path: Path) -> None:
     assert "eve says goodbye: the environment's states and actions" in events(tmp_path / "home")
 
 
-def test_two_servers_do_not_share_a_port(tmp_path: Path) -> None:
+def test_where_a_server_does_not_listen(tmp_path: Path) -> None:
+    """Where another one does, and where strangers could come in without certificates."""
+
     async def run() -> None:
         async with serving(tmp_path / "one", federation(BUDGET)) as server:
-            with pytest.raises(Exception, match="cannot be listened on"):
+            with pytest.raises(SettingsError, match="without certificates only this machine"):
+                await server.gate.open("0.0.0.0:0")
+            with pytest.raises(SettingsError, match="cannot be listened on"):
                 async with serving(tmp_path / "two", federation(BUDGET), port=server.port):
                     pass
 

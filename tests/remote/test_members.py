@@ -30,9 +30,9 @@ def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
     text = federation(
         BUDGET,
         mode=mode,
-        exchange_deadline_seconds=2,
-        learning_deadline_seconds=2,
-        return_seconds=2,
+        exchange_deadline_seconds=1,
+        learning_deadline_seconds=1,
+        return_seconds=1,
         round_interval_seconds=0.02,
         chunk_env_steps=5,
     )
