@@ -145,7 +145,7 @@ def test_revoked_certificates(
             assert not mal.done()
             ours.revoked.write_bytes(good)
             ours.revoke("mal")
-            with pytest.raises(MemberRefused, match="certificate of mal is revoked"):
+            with pytest.raises(MemberRefused, match=r"certificate of mal .*is revoked"):
                 await asyncio.wait_for(mal, 5)
             members.join("bob", credentials=shown["bob"])  # and ann tries again by herself
             await server.finish()

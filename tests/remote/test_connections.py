@@ -29,7 +29,7 @@ def test_a_connection_that_is_cut_again_and_again(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with (
-            serving(tmp_path / "home", federation(BUDGET)) as server,
+            serving(tmp_path / "home", federation(BUDGET, return_seconds=3)) as server,
             proxy_to(server.port) as proxy,
             members_of(tmp_path, server.address) as members,
         ):

@@ -48,11 +48,11 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
         authority.make(name)
     authority.revoke("eve")
     # Long enough for whoever waits between two tries to come back before all is over.
-    text = federation(BUDGET, return_seconds=40, learning_deadline_seconds=2)
+    text = federation(3 * BUDGET, return_seconds=40, learning_deadline_seconds=2)
     with processes(tmp_path, text, certificates=authority.home) as running:
         running.serve()
-        running.join("ann", learn_seconds=0.05)
-        running.join("bob", learn_seconds=0.05)
+        running.join("ann", learn_seconds=0.15)
+        running.join("bob", learn_seconds=0.15)
         running.join("cyd", garbage="large", garbage_after=3)
         running.join("eve")
         assert running.running.pop("cyd").wait(60) == 2
@@ -69,7 +69,7 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
         running.join("ann")
         running.join("cyd")
         running.finish("server", *NAMES)
-    assert_finished(tmp_path / "home", tmp_path, ("ann", "bob"), BUDGET)
+    assert_finished(tmp_path / "home", tmp_path, ("ann", "bob"), 3 * BUDGET)
     assert accounts(tmp_path / "home")["cyd"].own_env_steps > 20
 
 

@@ -282,7 +282,8 @@ class Service:
         self._next_round()
 
     def _round_row(self, figures: RoundFigures) -> FederationRow:
-        own = max(self._hub.members[name].own_env_steps for name in self._cohort.names)
+        members = [self._hub.members[name] for name in self._cohort.names]
+        own = max((member.own_env_steps for member in members), default=0)
         return FederationRow(
             FEDHQL,
             self._settings.seed,
