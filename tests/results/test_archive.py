@@ -46,6 +46,7 @@ def test_a_folder_of_runs_is_a_suite(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     assert [run.name for run in load_runs(tmp_path)] == ["a", "b"]
     assert [run.name for run in load_runs(tmp_path / "b")] == ["b"]
+    assert [run.name for run in load_runs(tmp_path / "b", tmp_path)] == ["b", "a"]
     with pytest.raises(RunDirectoryError, match="nor a suite"):
         load_runs(tmp_path / "figures")
 

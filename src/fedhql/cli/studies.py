@@ -109,7 +109,7 @@ def report(
 ) -> None:
     """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
     _require_level(level)
-    _report(_load(directories), out or directories[0] / "report", level, Console())
+    _report(load_runs(*directories), out or directories[0] / "report", level, Console())
 
 
 def compare(
@@ -123,7 +123,7 @@ def compare(
 ) -> None:
     """Put runs side by side, at the consumption all of them have reached."""
     _require_level(level)
-    runs = _load(directories)
+    runs = load_runs(*directories)
     if len(runs) < 2:
         raise SettingsError("compare takes at least two runs")
     tables = compare_tables(runs, _rng(), level)
@@ -142,7 +142,7 @@ def archive(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for each run goes here.")],
 ) -> None:
     """Keep what `report` and `compare` need of runs, small enough to commit."""
-    for run in _load(directories):
+    for run in load_runs(*directories):
         write_archive(run, out / run.name)
 
 
@@ -152,10 +152,6 @@ def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> N
     draw_figures(runs, out.parent / "figures", _rng())
     page, _ = write_report(runs, out, _rng(), level=level)
     console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _load(directories: Sequence[Path]) -> list[Run]:
-    return [run for path in directories for run in load_runs(path)]
 
 
 def _print(console: Console, table: Table, of: str = "") -> None:

@@ -39,15 +39,20 @@ def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:
     return np.array([returns.get(f"agent{n}", np.nan) for n in range(1, agents + 1)])
 
 
-def load_runs(path: Path) -> list[Run]:
-    """A run, or all runs of a suite."""
+def load_runs(*paths: Path) -> list[Run]:
+    """Runs, and all runs of suites; one that is named twice comes once, where it is first."""
+    homes = dict.fromkeys(home.absolute() for path in paths for home in _homes(path))
+    return [load_run(home) for home in homes]
+
+
+def _homes(path: Path) -> list[Path]:
     if RunDirectory(path).is_run():
-        return [load_run(path)]
+        return [path]
     inside = sorted(path.iterdir(), key=_by_number) if path.is_dir() else []
-    runs = [load_run(each) for each in inside if RunDirectory(each).is_run()]
-    if not runs:
+    homes = [each for each in inside if RunDirectory(each).is_run()]
+    if not homes:
         raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
-    return runs
+    return homes
 
 
 def _by_number(path: Path) -> list[tuple[str, int]]:
