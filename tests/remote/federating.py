@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhql.contract import BlackBoxAgent
-from fedhql.experiments.serve import Service, open_home, read_served_settings, task_of
+from fedhql.experiments.serve import Service
+from fedhql.experiments.served import open_home, read_served_settings, task_of
 from fedhql.remote.credentials import Credentials
 from fedhql.remote.gate import Gate
 from fedhql.remote.hub import Hub

@@ -14,6 +14,7 @@ from fedhql.errors import MemberRefused, SettingsError
 from fedhql.experiments.join import agent_builder
 from fedhql.remote import gate
 from fedhql.remote.credentials import Credentials, channel_credentials
+from fedhql.remote.gate import Gate, is_loopback
 from fedhql.remote.wire import join_method
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Report
 from tests.remote.authority import Authority
@@ -118,7 +119,7 @@ def test_revoked_certificates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before they come, and while they are there."""
-    monkeypatch.setattr(gate, "REVOKED_SECONDS", 0.1)
+    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.1)
     server_shows = ours.make("server", hosts=(HOST,))
     shown = {name: ours.make(name) for name in ("ann", "bob", "eve", "mal")}
     ours.revoke("eve")
@@ -214,10 +215,73 @@ def test_a_name_has_to_be_one(tmp_path: Path) -> None:
             serving(tmp_path / "home", federation(BUDGET)) as server,
             grpc.aio.insecure_channel(server.address) as channel,
         ):
-            for name in ("", "x" * 65, "a\nb"):
+            for name in ("", "x" * 65, "a\nb", "[/x]", "a b", "ä"):
                 answer = await says(channel, Hello(protocol=1, name=name))
-                assert "1 to 64 printable characters" in answer.detail
+                assert "1 to 64 letters, digits, '-', '_' and '.'" in answer.detail
             assert not server.hub.members
+
+    asyncio.run(run())
+
+
+def test_what_a_peer_writes_begins_no_line_and_moves_no_cursor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "\n2026-01-01 INFO all is well\x1b[2J"
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            answer = await says(channel, Hello(protocol=1, name="ann", federation=forged))
+            assert r"federation \n2026-01-01 INFO all is well\x1b[2J, this is" in answer.detail
+            call = join_method(channel)()
+            await call.write(FromMember(hello=Hello(protocol=1, name="ann")))
+            await call.write(FromMember(goodbye=Goodbye(detail=forged)))
+            await server.reach(lambda: "ann is away: it said goodbye" in events(server.home))
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    texts = [record.getMessage() for record in caplog.records]
+    assert r"ann says goodbye: \n2026-01-01 INFO all is well\x1b[2J" in texts
+    assert all(text.isprintable() for text in texts)
+
+
+def test_the_list_of_revoked_certificates_is_read_once_a_look(
+    tmp_path: Path, ours: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are here."""
+    server_shows = ours.make("server", hosts=(HOST,))
+    shown = {name: ours.make(name) for name in ("ann", "bob")}
+    done: list[str] = []
+
+    def count(what: str, where: Any, function: str) -> None:
+        whole: Callable[..., Any] = getattr(where, function)
+
+        def counted(*arguments: Any) -> Any:
+            done.append(what)
+            return whole(*arguments)
+
+        monkeypatch.setattr(where, function, counted)
+
+    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.05)
+    count("look", Gate, "_lose_patience")
+    count("read", gate, "read_revoked")
+
+    async def run() -> None:
+        text = federation(BUDGET, start_with=3)  # nobody else comes, so nothing begins
+        async with (
+            serving(
+                tmp_path / "home", text, credentials=server_shows, revoked=ours.revoked
+            ) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for name, credentials in shown.items():
+                members.join(name, credentials=credentials)
+            await server.reach(lambda: len(server.hub.sessions) == 2)
+            done.clear()
+            await server.reach(lambda: done.count("look") >= 3)
+            assert abs(done.count("read") - done.count("look")) <= 1
 
     asyncio.run(run())
 
@@ -264,10 +328,37 @@ def test_where_a_server_does_not_listen(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(tmp_path / "one", federation(BUDGET)) as server:
-            with pytest.raises(SettingsError, match="without certificates only this machine"):
-                await server.gate.open("0.0.0.0:0")
+            for address in ("0.0.0.0:0", "127.0.0.1.nip.io:1"):
+                with pytest.raises(SettingsError, match="without certificates only this machine"):
+                    await server.gate.open(address)
             with pytest.raises(SettingsError, match="cannot be listened on"):
                 async with serving(tmp_path / "two", federation(BUDGET), port=server.port):
                     pass
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "127.0.0.1:7443", "127.9.9.9:1", "[::1]:7443"])
+def test_this_machine(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost.evil.example:1",
+        "127.evil.example.org:7443",
+        "127.0.0.1.nip.io:1",
+        "::1234:7443",
+        "[::1234]:7443",
+        "[::1].evil.example:1",
+        "0.0.0.0:1",
+        "[::]:1",
+        "10.0.0.1:1",
+        "fed.example.org:1",
+        ":1",
+        "",
+    ],
+)
+def test_another_machine(address: str) -> None:
+    assert not is_loopback(address)

@@ -1,13 +1,19 @@
 """Connections that break, hang, are slow or are there twice: nothing is lost, nothing doubled."""
 
 import asyncio
+import logging
 import random
 import time
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from fedhql.errors import MemberRefused
+from fedhql.remote import gate
+from fedhql.remote.wire import join_method
+from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Report
 from tests.remote.federating import (
     accounts,
     assert_finished,
@@ -121,6 +127,111 @@ def test_two_connections_of_one_member(tmp_path: Path) -> None:
     # The newer one knew nothing; all that the older one was told it was told again, and no more.
     assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET, killed=("ann",))
     assert "ann comes back with 0 improvements" in events(tmp_path / "home")
+
+
+async def hello(channel: grpc.aio.Channel, name: str) -> tuple[Any, FromServer]:
+    """A connection, and what it is answered."""
+    call = join_method(channel)()
+    await call.write(FromMember(hello=Hello(protocol=1, name=name)))
+    return call, await asyncio.wait_for(call.read(), 10)
+
+
+def test_one_that_connects_too_often_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gate, "CONNECTIONS_AT_ONCE", 3)
+    monkeypatch.setattr(gate, "CONNECTIONS_PER_SECOND", 1e-9)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            for kind in ("welcome", "welcome", "welcome", "goodbye", "goodbye"):
+                call, answer = await hello(channel, "eve")
+                assert answer.WhichOneof("message") == kind
+                call.cancel()
+            assert answer.goodbye.reason == Goodbye.STOPPED
+            assert answer.goodbye.detail == "eve connects too often; come again later"
+            _, answer = await hello(channel, "mal")  # that is no concern of others
+            assert answer.HasField("welcome")
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert accounts(tmp_path / "home")["eve"].connections == 3
+    assert caplog.text.count("eve connects too often") == 1  # nor does it fill the log
+    assert "too often" not in events(tmp_path / "home")
+
+
+def test_one_that_connected_too_often_gets_in_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gate, "CONNECTIONS_AT_ONCE", 1)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            proxy_to(server.port) as proxy,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", address=proxy.address)
+            await server.reach(lambda: "ann" in server.hub.sessions)
+            proxy.cut()
+            await server.reach(lambda: "ann connects too often" in caplog.text)
+            await server.reach(lambda: server.hub.members["ann"].connections == 2)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+
+
+def test_a_new_connection_brings_no_new_allowance_of_messages(tmp_path: Path) -> None:
+    text = federation(BUDGET, most_messages_per_second=1e-6)  # one, and then no more
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            for _ in range(2):
+                call, _ = await hello(channel, "eve")
+                await call.write(FromMember(report=Report()))
+                await server.reach(lambda: server.hub.members["eve"].late_answers == 1)
+            goodbye = (await asyncio.wait_for(call.read(), 10)).goodbye
+            assert goodbye.reason == Goodbye.REFUSED
+            assert goodbye.detail == "too many messages"
+
+    asyncio.run(run())
+
+
+async def read_on(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+def test_one_that_has_to_go_and_does_not_read_so_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "GOODBYE_SECONDS", 0.05)
+    content = FromServer(goodbye=Goodbye(detail="x" * 1_000_000)).SerializeToString()
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            call, _ = await hello(channel, "eve")
+            session = server.hub.sessions["eve"]
+            for _ in range(100):  # far more than gRPC takes before anybody reads
+                session.outbox.put_nowait(content)
+            server.hub.expel(session, "for a test")
+            cut_off = "eve is cut off: it does not read what it is sent"
+            await server.reach(lambda: cut_off in events(server.home))
+            with pytest.raises(grpc.aio.AioRpcError) as end:
+                await read_on(call)
+            assert end.value.code() is grpc.StatusCode.ABORTED
+
+    asyncio.run(run())
 
 
 def test_a_slow_member_is_not_waited_for_and_not_lost(tmp_path: Path) -> None:

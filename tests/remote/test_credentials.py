@@ -32,9 +32,9 @@ from fedhql.remote.authority import create_authority, issue, issued, revoke
 from fedhql.remote.credentials import (
     Credentials,
     channel_credentials,
-    is_revoked,
     load_credentials,
     peer_of,
+    read_revoked,
     server_credentials,
 )
 
@@ -66,7 +66,7 @@ def load(
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 # What is written
@@ -347,44 +347,97 @@ def test_a_peer_has_a_certificate_and_one_common_name() -> None:
 # What is revoked
 
 
-def test_revoked_certificates_stay_revoked_and_renewed_ones_are_not(home: Path) -> None:
+def revoked_in(home: Path) -> dict[int, datetime]:
+    return read_revoked(home / "revoked.crl", certificate(home, "ca"))
+
+
+def test_revoked_certificates_stay_revoked_and_new_ones_are_not(home: Path) -> None:
     old = {name: issue(home, name, days=1, now=NOW).serial for name in ("alice", "bob", "carol")}
-    authority, crl = (home / "ca.crt").read_bytes(), home / "revoked.crl"
-    assert not is_revoked(crl, authority, old["alice"])
-    assert revoke(home, "alice", now=NOW) == crl
-    revoke(home, "bob", now=NOW + DAY)
-    content = crl.read_bytes()
-    revoke(home, "alice", now=NOW + 2 * DAY)
-    assert crl.read_bytes() == content
-    new = issue(home, "alice", days=1, renew=True, now=NOW).serial
-    asked = [*old.values(), new]
-    assert [is_revoked(crl, authority, serial) for serial in asked] == [True, True, False, False]
-    assert [(one.name, one.revoked) for one in issued(home)] == [
-        ("alice", False),
-        ("bob", True),
-        ("ca", False),
-        ("carol", False),
+    assert revoked_in(home) == {}
+    assert revoke(home, "alice", now=NOW) == 1
+    assert revoke(home, "bob", now=NOW + DAY) == 1
+    content = (home / "revoked.crl").read_bytes()
+    assert revoke(home, "alice", now=NOW + DAY) == 0
+    assert (home / "revoked.crl").read_bytes() == content
+    new = issue(home, "alice", days=2, renew=True, now=NOW).serial
+    assert revoked_in(home) == {old["alice"]: NOW, old["bob"]: NOW + DAY}
+    made, unusable = issued(home)
+    assert [(one.name, one.serial, one.revoked) for one in made] == [
+        ("alice", old["alice"], True),
+        ("alice", new, False),
+        ("bob", old["bob"], True),
+        ("ca", certificate(home, "ca").serial_number, False),
+        ("carol", old["carol"], False),
     ]
+    assert not unusable
     listed = x509.load_pem_x509_crl(content)
-    dates = {entry.serial_number: entry.revocation_date_utc for entry in listed}
-    assert dates == {old["alice"]: NOW, old["bob"]: NOW + DAY}
     assert listed.issuer == certificate(home, "ca").subject
     assert listed.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == 2
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_what_was_replaced_is_revoked_with_the_rest(home: Path, older: bool) -> None:
+    """Also in an authority that did not keep it when it was made."""
+    later = NOW + 2 * DAY  # the first has expired by then, and needs nothing more
+    issue(home, "alice", days=1, now=NOW)
+    first = issue(home, "alice", days=10, renew=True, now=later)
+    if older:
+        shutil.rmtree(home / "issued")
+    second = issue(home, "alice", days=10, renew=True, now=later)
+    issue(home, "bob", days=10, now=later)
+    assert revoke(home, "alice", now=later) == 2
+    assert revoked_in(home).keys() == {first.serial, second.serial}
+
+
+def test_an_authority_that_never_kept_any_still_lists_and_revokes(home: Path) -> None:
+    serial = issue(home, "alice", days=1, now=NOW).serial
+    shutil.rmtree(home / "issued")
+    assert [one.name for one in issued(home)[0]] == ["alice", "ca"]
+    assert revoke(home, "alice", now=NOW) == 1
+    assert revoked_in(home).keys() == {serial}
+
+
 def test_only_what_was_issued_is_revoked(home: Path) -> None:
-    with pytest.raises(CredentialsError, match=r"alice\.crt cannot be read: No such file"):
+    with pytest.raises(CredentialsError, match=r"certs has no certificate of alice$"):
+        revoke(home, "alice", now=NOW)
+    (home / "alice.crt").write_text("nonsense")
+    with pytest.raises(CredentialsError, match=r"of alice; .*alice\.crt is not a certificate"):
         revoke(home, "alice", now=NOW)
     assert not (home / "revoked.crl").exists()
+
+
+def test_files_that_are_not_ours_are_named_and_keep_nothing_else_from_the_list(
+    home: Path, tmp_path: Path
+) -> None:
+    create_authority(tmp_path / "other", days=1, now=NOW)
+    shutil.copy(tmp_path / "other" / "ca.crt", home / "friends.crt")
+    (home / "broken.crt").write_bytes(b"\xff")
+    issue(home, "alice", days=1, now=NOW)
+    made, unusable = issued(home)
+    assert [one.name for one in made] == ["alice", "ca"]
+    assert [why.rpartition("/")[2] for why in unusable] == [
+        "broken.crt is not a certificate in PEM",
+        "friends.crt is not signed by this authority",
+    ]
+
+
+def test_a_list_that_cannot_be_read_is_not_an_empty_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Path.exists says: newer Pythons answer any error with False."""
+    (home / "revoked.crl").mkdir()
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(CredentialsError, match=r"revoked\.crl cannot be read: Is a directory"):
+        revoked_in(home)
 
 
 def test_a_list_not_signed_by_the_authority_is_refused(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     create_authority(other, days=1, now=NOW)
     issue(other, "mallory", days=1, now=NOW)
-    serial = issue(home, "alice", days=1, now=NOW).serial
+    issue(home, "alice", days=1, now=NOW)
     revoke(other, "mallory", now=NOW)
-    crl, authority = home / "revoked.crl", (home / "ca.crt").read_bytes()
+    crl = home / "revoked.crl"
     shutil.copy(other / "revoked.crl", crl)
     signed_by_a_member = (
         x509.CertificateRevocationListBuilder()
@@ -399,7 +452,7 @@ def test_a_list_not_signed_by_the_authority_is_refused(home: Path, tmp_path: Pat
         with pytest.raises(
             CredentialsError, match=r"revoked\.crl is not signed by this federation"
         ):
-            is_revoked(crl, authority, serial)
+            revoked_in(home)
         with pytest.raises(
             CredentialsError, match=r"revoked\.crl is not signed by this federation"
         ):
@@ -407,7 +460,7 @@ def test_a_list_not_signed_by_the_authority_is_refused(home: Path, tmp_path: Pat
         assert crl.read_bytes() == forged
     crl.write_text("nonsense")
     with pytest.raises(CredentialsError, match=r"revoked\.crl is not a list of revoked"):
-        is_revoked(crl, authority, serial)
+        revoked_in(home)
 
 
 def test_revoking_at_the_same_time_loses_none(home: Path) -> None:
@@ -416,7 +469,7 @@ def test_revoking_at_the_same_time_loses_none(home: Path) -> None:
         issue(home, name, days=1, now=NOW)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda name: revoke(home, name, now=NOW), names))
-    assert [one.name for one in issued(home) if one.revoked] == names
+    assert [one.name for one in issued(home)[0] if one.revoked] == names
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -539,7 +592,8 @@ def test_the_commands_say_what_they_wrote_and_what_comes_next(tmp_path: Path) ->
     succeed("issue", "server", "--host", "localhost", "--host", "127.0.0.1", *at)
     said = succeed("issue", "alice", "--days", 30, *at)
     assert f"bring {home}/ca.crt, {home}/alice.crt and {home}/alice.key to alice" in said
-    assert f"wrote {home}/revoked.crl" in succeed("revoke", "alice", *at)
+    assert f"wrote {home}/revoked.crl, which now lists 1 more" in succeed("revoke", "alice", *at)
+    assert "nothing to do" in succeed("revoke", "alice", *at)
     succeed("issue", "server", "--renew", *at)
     hosts = certificate(home, "server").extensions.get_extension_for_class(
         x509.SubjectAlternativeName
@@ -557,6 +611,18 @@ def test_the_commands_say_what_they_wrote_and_what_comes_next(tmp_path: Path) ->
     ]
     assert found["server"][2:] == ["364", "no"]
     assert found["ca"][2:] == ["3649", "no"]
+
+
+def test_the_list_has_what_was_replaced_and_says_what_it_left_out(tmp_path: Path) -> None:
+    at = ("--home", tmp_path)
+    for arguments in (("init",), ("issue", "alice"), ("revoke", "alice")):
+        succeed(*arguments, *at)
+    succeed("issue", "alice", "--renew", *at)
+    (tmp_path / "stray.crt").write_text("nonsense")
+    *rows, left_out = succeed("list", *at).splitlines()
+    assert sorted(row.split()[-1] for row in rows if row.startswith("alice")) == ["no", "revoked"]
+    assert left_out == f"left out: {tmp_path}/stray.crt is not a certificate in PEM"
+    assert "lists 1 more" in succeed("revoke", "alice", *at)
 
 
 def test_an_expired_certificate_is_listed_as_such(tmp_path: Path) -> None:

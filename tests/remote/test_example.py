@@ -19,7 +19,7 @@ from examples.remote.run import AGENTS
 from examples.remote.torch_agent import TorchAgent
 from fedhql import BlackBoxAgent
 from fedhql.contract import Checkpointable
-from fedhql.experiments.serve import read_served_settings
+from fedhql.experiments.served import read_served_settings
 from fedhql.results.files import locked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "remote"

@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,26 @@ async def too_many_messages(server: Server, draw: random.Random) -> None:
 
 
 async def too_large_messages(server: Server, draw: random.Random) -> None:
+    """There is nothing wrong with them but their size."""
+    values = pack(np.zeros((MOST_BYTES // 8, 4), dtype=np.float32))
+    content = FromMember(report=Report(values=values)).SerializeToString()
+    why = f"it broke off, or sent a message above {MOST_BYTES:,} bytes"
     for joined in (False, True):
         evil = Evil(server)
         if joined:
             await evil.join("large")
-        await evil.send(draw.randbytes(2 * MOST_BYTES))
-        while await evil.hear() is not None:
-            pass
-        assert (await evil.call.code()).name in ("OK", "RESOURCE_EXHAUSTED", "CANCELLED")
+            welcome = await evil.hear()
+            assert welcome is not None
+            assert welcome.HasField("welcome")
+        await evil.send(content)
+        assert (await asyncio.wait_for(evil.call.code(), 10)).name == "RESOURCE_EXHAUSTED"
+        who = "large is away: " if joined else "ipv4:127.0.0.1:"
+        await server.reach(partial(_told, server, who, why))
         await evil.close()
+
+
+def _told(server: Server, *words: str) -> bool:
+    return any(all(word in event.text for word in words) for event in server.hub.events)
 
 
 async def many_that_come_and_go(server: Server, draw: random.Random) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhql.remote.changes import Stopped
 from fedhql.remote.cohort import RemoteCohort
-from fedhql.remote.hub import Hub, Session, Stopped, TooFew
+from fedhql.remote.exchange import TooFew
+from fedhql.remote.hub import Hub, Session
 from fedhql.remote.journal import Journal
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import WireError, pack
@@ -49,7 +51,7 @@ class Rig:
         """One finished step of the server, paid by the named."""
         cohort = RemoteCohort(self.hub, asyncio.get_running_loop(), ACTIONS)
         cohort.enlist(names)
-        cohort._reserve(server_env_steps)
+        cohort.reserve(server_env_steps, least=1)
         cohort.improve(STATES, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.float32))
         await cohort._finish_step(server_env_steps, {})
 
@@ -110,6 +112,39 @@ def test_what_is_reserved_for_a_round_is_not_learned_away(path: Path) -> None:
         assert rig.hub.learnable("ann") == BUDGET
 
     run(path, test)
+
+
+def test_who_cannot_pay_for_a_step_does_not_keep_the_others_from_it(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        for name in ("ann", "bob", "cyd", "dan"):
+            rig.come(name)
+        cohort = RemoteCohort(rig.hub, asyncio.get_running_loop(), ACTIONS)
+        rig.hub.learn(["dan"], BUDGET)  # it has nothing left when that is done
+        rig.hub.learn(["cyd"], BUDGET - 5)
+        cohort.enlist(("ann", "bob", "cyd", "dan"))
+        assert cohort.reserve(400, least=15) == 15  # with dan out, cyd can pay its third
+        assert list(cohort.names) == ["ann", "bob", "cyd"]
+        assert cohort.reserve(400, least=16) == 2 * BUDGET
+        assert list(cohort.names) == ["ann", "bob"]
+        assert rig.hub.reserved == {"ann": BUDGET, "bob": BUDGET}
+        assert cohort.reserve(400, least=2 * BUDGET + 1) == 0
+        assert not cohort.names
+
+    run(path, test)
+
+
+def test_a_list_of_members_that_changed_gives_nobody_anothers_number(path: Path) -> None:
+    async def first(rig: Rig) -> None:
+        rig.come("bob")
+        assert rig.hub.members["bob"].number == 1
+
+    async def then(rig: Rig) -> None:
+        rig.come("ann")
+        rig.come("cyd")
+        assert [rig.hub.members[name].number for name in ("bob", "ann", "cyd")] == [1, 2, 0]
+
+    run(path, first, members=("ann", "bob", "cyd"))
+    run(path, then, members=("cyd", "ann", "bob"))
 
 
 def test_a_phase_that_is_not_reported_is_ordered_again(path: Path) -> None:

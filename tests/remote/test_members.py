@@ -1,17 +1,25 @@
 """Who comes late, leaves early, falls behind, answers nonsense; and settings that are wrong."""
 
 import asyncio
+import json
 import logging
+import random
+import shutil
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedhql.errors import MemberRefused, SettingsError
-from fedhql.experiments.serve import open_home, read_served_settings
+from fedhql.experiments.served import open_home, read_served_settings
+from fedhql.remote.member import Member
 from tests.remote.federating import (
     accounts,
     assert_exact_budgets,
     assert_finished,
+    assert_told_once,
     broadcast,
     events,
     fact,
@@ -97,6 +105,127 @@ def test_who_was_away_too_long_skips_what_is_no_longer_kept(
     before = next(n for n, (a, b) in enumerate(zip(of_ann, whole, strict=False)) if a != b)
     assert of_ann == whole[:before] + whole[before + skipped :]
     assert f"ann: {skipped} improvements are lost to it" in caplog.text
+
+
+def test_a_server_that_went_back_to_an_older_journal_notices(tmp_path: Path) -> None:
+    """Also when it has as many improvements again: they are others."""
+    text = federation(3 * BUDGET, return_seconds=0.2, learning_deadline_seconds=1)
+    home, backup = tmp_path / "home", tmp_path / "backup"
+
+    async def run() -> None:
+        async with serving(home, text) as server, members_of(tmp_path, server.address) as members:
+            for seed, name in enumerate(("ann", "bob", "cyd")):
+                members.join(name, Recorder(seed))
+            await server.reach(lambda: server.hub.improvements >= 3)
+            await members.leave("ann")
+            await members.leave("bob")  # now cyd cannot go on, and nothing is written
+            await members.leave("cyd")
+        shutil.copytree(home, backup)
+        async with serving(home, text) as server, members_of(tmp_path, server.address) as members:
+            members.join("cyd", Recorder(2))
+            members.join("dan", Recorder(3))
+            before = server.hub.improvements
+            await server.reach(lambda: server.hub.improvements >= before + 3)
+        async with serving(backup, text) as server, members_of(tmp_path, server.address) as members:
+            with pytest.raises(MemberRefused, match=r"cyd has applied .* it may have lost"):
+                await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
+            members.join("ann", Recorder(0))
+            members.join("eve", Recorder(4))
+            ahead = int(json.loads(next((tmp_path / "cyd").glob("checkpoint/*/place.json"))
+                                   .read_text())["applied"])  # fmt: skip
+            await server.reach(lambda: server.hub.improvements > ahead)
+            with pytest.raises(MemberRefused, match=r"cyd's improvement .* is another than ours"):
+                await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
+
+    asyncio.run(run())
+
+
+class Forgetful:
+    """An agent that cannot be saved."""
+
+    def __init__(self, told: list[float]) -> None:
+        self.told = told  # the first target of every improvement
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> Any:
+        return np.zeros((len(states), 4), dtype=np.float32)
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        self.told.append(float(targets[0]))
+
+
+def test_an_agent_that_cannot_be_saved_gets_nothing_from_before_it_joined(tmp_path: Path) -> None:
+    text = federation(3 * BUDGET, learning_deadline_seconds=1, return_seconds=1)
+    first: list[float] = []
+    second: list[float] = []
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0))
+            members.join("bob", Recorder(1))
+            await server.reach(lambda: server.hub.improvements >= 4)
+            members.join("cyd", Forgetful(first))
+            await server.reach(lambda: len(first) >= 3)
+            await members.leave("cyd")
+            members.join("cyd", Forgetful(second))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    account = accounts(tmp_path / "home")["cyd"]
+    assert account.joined_at >= 4
+    assert account.skipped_improvements == 0
+    assert second[: len(first)] == first  # again, and from the same one on
+    assert len(second) == account.applied_improvements - account.joined_at
+
+
+def test_an_improvement_that_was_interrupted_is_not_saved(tmp_path: Path) -> None:
+    """Two interrupts: the first asks to stop, the second breaks off whatever the agent does."""
+    text = federation(BUDGET)
+    bob_home = tmp_path / "bob"
+
+    class Interrupted(Recorder):
+        def improve(self, states: Any, actions: Any, targets: Any) -> None:
+            super().improve(states, actions, targets)
+            if len(improvements_of(self.told)) == 3:
+                mains[0].cancel()
+                raise KeyboardInterrupt
+
+    async def live(member: Member) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        mains.append(task)
+        await member.run()
+
+    mains: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0))
+            bob_home.mkdir()
+            member = Member(
+                "bob", server.address, bob_home, lambda task: Interrupted(1),
+                credentials=None, rng=random.Random(0), clock=time.monotonic,
+            )  # fmt: skip
+            with pytest.raises(KeyboardInterrupt):
+                await asyncio.to_thread(asyncio.run, live(member))
+            saved = improvements_of(told(bob_home))
+            (place,) = bob_home.glob("checkpoint/*/place.json")
+            assert json.loads(place.read_text())["applied"] == len(saved) < 3
+            members.join("bob", Recorder(1))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_exact_budgets(tmp_path / "home", BUDGET)
+    assert_told_once(tmp_path / "home", tmp_path, ("ann", "bob"), killed=("bob",))
 
 
 @pytest.mark.parametrize("garbage", ["nan", "inf", "large"])

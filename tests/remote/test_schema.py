@@ -38,6 +38,7 @@ FROM_MEMBER = {
     "hello.name": "string",
     "hello.federation": "string",
     "hello.applied_improvements": "uint64",
+    "hello.last_improvement": "fixed64",
     # What it was asked for: counts, and for a query the values.
     "report": "Report",
     "report.id": "OrderId",

@@ -2,13 +2,12 @@
 
 import shlex
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedhql.errors import MissingExtra
+from fedhql.cli.network import require_remote
 
 app = typer.Typer(
     help="Make and revoke the certificates by which a server and its members know each other.",
@@ -25,7 +24,7 @@ def init(
     days: Annotated[int, typer.Option(metavar="N", help="Until it expires.")] = 3650,
 ) -> None:
     """Start an authority: once for each federation."""
-    _require_extra()
+    require_remote("fedhql certs")
     from fedhql.remote.authority import create_authority
 
     create_authority(home, days=days, now=datetime.now(UTC))
@@ -53,7 +52,7 @@ def issue(
     ] = False,
 ) -> None:
     """Make a certificate and a key for the server (with --host) or for a member (without)."""
-    _require_extra()
+    require_remote("fedhql certs")
     from fedhql.remote import authority
 
     made = authority.issue(
@@ -66,12 +65,16 @@ def issue(
 
 @app.command()
 def revoke(name: Name, home: Home = Path("certs")) -> None:
-    """Shut out the holder of the current NAME.crt, whoever that is by now."""
-    _require_extra()
+    """Shut out whoever holds a certificate of NAME's, also one that was replaced."""
+    require_remote("fedhql certs")
     from fedhql.remote import authority
 
-    path = authority.revoke(home, name, now=datetime.now(UTC))
-    typer.echo(f"wrote {path}, which now lists {home / f'{name}.crt'}")
+    path = home / authority.REVOKED
+    count = authority.revoke(home, name, now=datetime.now(UTC))
+    if not count:
+        typer.echo(f"nothing to do: every certificate of {name} is revoked or has expired")
+        return
+    typer.echo(f"wrote {path}, which now lists {count} more, all of {name}'s that had not expired")
     typer.echo(
         f"next: bring {path} to the server; a new certificate for {name}: "
         f"fedhql certs issue {name} --renew{_elsewhere(home)}"
@@ -81,10 +84,11 @@ def revoke(name: Name, home: Home = Path("certs")) -> None:
 @app.command("list")
 def list_(home: Home = Path("certs")) -> None:
     """List every certificate that was made here, and how long it is valid."""
-    _require_extra()
+    require_remote("fedhql certs")
     from fedhql.remote.authority import issued
 
     now = datetime.now(UTC)
+    made, unusable = issued(home)
     rows = [("name", "serial", "valid until", "days left", "revoked")]
     rows += [
         (
@@ -94,20 +98,14 @@ def list_(home: Home = Path("certs")) -> None:
             str((one.valid_until - now).days) if one.valid_until > now else "expired",
             "revoked" if one.revoked else "no",
         )
-        for one in issued(home)
+        for one in made
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
-
-
-def _require_extra() -> None:
-    try:
-        for package in ("cryptography", "grpc"):
-            import_module(package)
-    except ModuleNotFoundError as error:
-        raise MissingExtra.named("remote", "fedhql certs") from error
+    for why in unusable:
+        typer.echo(f"left out: {why}", err=True)
 
 
 def _elsewhere(home: Path) -> str:

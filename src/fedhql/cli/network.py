@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedhql.cli.common import INTERRUPTED, fail
-from fedhql.errors import MissingExtra, SettingsError
+from fedhql.errors import MemberRefused, MissingExtra, SettingsError
+from fedhql.remote.observation import printable
 from fedhql.results.files import locked
 
 if TYPE_CHECKING:
@@ -69,8 +71,8 @@ def serve(
 
     Killed or stopped, the same command goes on from the last finished step.
     """
-    _require_remote("fedhql serve")
-    from fedhql.experiments.serve import read_served_settings
+    require_remote("fedhql serve")
+    from fedhql.experiments.served import read_served_settings
     from fedhql.experiments.settings import read_file
 
     chosen = read_file(file, settings or [], read_served_settings)
@@ -91,47 +93,45 @@ async def _serve(
     http: str | None,
     released: list[str],
 ) -> None:
-    from fedhql.experiments.serve import Service, open_home, task_of
+    from fedhql.experiments.serve import Service
+    from fedhql.experiments.served import open_home, task_of
     from fedhql.remote.gate import Gate
     from fedhql.remote.hub import Hub
     from fedhql.remote.observation import Observation
 
-    loop = asyncio.get_running_loop()
+    loop, log = asyncio.get_running_loop(), logging.getLogger("fedhql")
     task = task_of(settings)
-    journal, federation = open_home(home, settings)
-    hub = Hub(
-        settings.service,
-        journal,
-        action_count=task.actions,
-        env_steps_per_member=settings.budget.env_steps_per_agent,
-    )
-    for member in released:
-        if member not in hub.members:
-            raise SettingsError(
-                f"--release {member}: allowed: {', '.join(hub.members) or 'nobody'}"
-            )
-        hub.release(member)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, hub.stop)
-    service = Service(settings, home, hub, loop, actions=task.actions)
-    gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
-    port = await gate.open(listen)
-    page = None
-    if http is not None:
-        host, http_port = _address(http, "--http")
-        page = Observation(lambda: service.status(federation), host, http_port)
-        logging.getLogger("fedhql").info("status page: http://%s:%d/", host, page.port)
-    logging.getLogger("fedhql").info(
-        "federation %s listens on port %d, %s",
-        federation, port, "mutual TLS" if credentials else "plaintext, this machine only",
-    )  # fmt: skip
-    try:
+    async with AsyncExitStack() as stack:  # whatever fails, what was opened before is closed
+        journal, federation = open_home(home, settings)
+        stack.callback(journal.close)
+        hub = Hub(
+            settings.service,
+            journal,
+            action_count=task.actions,
+            env_steps_per_member=settings.budget.env_steps_per_agent,
+        )
+        for member in released:
+            if member not in hub.members:
+                raise SettingsError(
+                    f"--release {member}: allowed: {', '.join(hub.members) or 'nobody'}"
+                )
+            hub.release(member)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, hub.stop)
+        service = Service(settings, home, hub, loop, actions=task.actions)
+        if http is not None:  # before any member comes in
+            host, http_port = _address(http, "--http")
+            page = Observation(lambda: service.status(federation), host, http_port)
+            stack.callback(page.close)
+            log.info("status page: http://%s:%d/", host, page.port)
+        gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
+        stack.push_async_callback(gate.close)
+        port = await gate.open(listen)
+        log.info(
+            "federation %s listens on port %d, %s",
+            federation, port, "mutual TLS" if credentials else "plaintext, this machine only",
+        )  # fmt: skip
         await asyncio.to_thread(service.run)
-    finally:
-        await gate.close()
-        if page is not None:
-            page.close()
-        journal.close()
 
 
 def join(
@@ -170,16 +170,16 @@ def join(
 
     Killed or stopped, the same command goes on from the agent's last checkpoint.
     """
-    _require_remote("fedhql join")
+    require_remote("fedhql join")
     from fedhql.experiments.join import agent_builder, own_seed
     from fedhql.remote.member import Member
 
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)
     if insecure:
-        from fedhql.remote.gate import LOOPBACK
+        from fedhql.remote.gate import is_loopback
 
-        if not address.startswith(LOOPBACK):
+        if not is_loopback(address):
             raise SettingsError(f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])")
     _log_to_stderr(log_json)
     with _alone(own):
@@ -223,17 +223,19 @@ def status(
         raise SettingsError(f"no status from {url} ({reason}); serve with --http") from error
     p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
     latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
-    console.print(
+    about = (
         f"{found['environment']}, federation {found['federation']}: {found['stage']}, round "
-        f"{found['round']}, {found['improvements']} improvements{latency}",
-        highlight=False,
-        soft_wrap=True,
+        f"{found['round']}, {found['improvements']} improvements{latency}"
     )
+    console.print(_as_it_is(about), soft_wrap=True)
     console.print(_members_table(found["members"]))
     for event in found["events"][:10]:
-        console.print(
-            f"{event['time']} {event['text']}", highlight=False, markup=False, soft_wrap=True
-        )
+        console.print(_as_it_is(f"{event['time']} {event['text']}"), soft_wrap=True)
+
+
+def _as_it_is(text: str) -> Text:
+    """For a terminal: no markup, and no control characters, whoever wrote it."""
+    return Text(printable(text))
 
 
 def _members_table(members: list[dict[str, Any]]) -> Table:
@@ -244,7 +246,8 @@ def _members_table(members: list[dict[str, Any]]) -> Table:
         table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
     for member in members:
         state = member.get("state") or _state_on_disk(member)
-        table.add_row(member["name"], state, *(f"{member[column]:,}" for column in columns))
+        name, state = _as_it_is(member["name"]), _as_it_is(state)
+        table.add_row(name, state, *(f"{member[column]:,}" for column in columns))
     return table
 
 
@@ -264,6 +267,8 @@ async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
+    except MemberRefused as error:  # with the other side's words in it
+        raise MemberRefused(printable(str(error))) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
         fail("stopped; the same command goes on", INTERRUPTED)
 
@@ -293,7 +298,7 @@ def _credentials(home: Path, name: str) -> "Credentials":
     )
 
 
-def _require_remote(command: str) -> None:
+def require_remote(command: str) -> None:
     try:
         for package in ("cryptography", "google.protobuf", "grpc"):
             import_module(package)
@@ -301,16 +306,29 @@ def _require_remote(command: str) -> None:
         raise MissingExtra.named("remote", command) from error
 
 
+class _PlainLines(logging.Formatter):
+    """Whoever's words are in it, a message stays on its line."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, the base's name
+        return printable(super().formatMessage(record))
+
+
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time_ = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": time_, "level": record.levelname.lower(), "text": record.getMessage()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
 
 
 def _log_to_stderr(as_json: bool) -> None:
+    """What we have to say; of other packages, what they warn of."""
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(_JsonLines() if as_json else plain)
-    logging.getLogger("fedhql").addHandler(handler)
+    handler.setFormatter(_JsonLines() if as_json else _PlainLines())
+    logging.getLogger().addHandler(handler)
     logging.getLogger("fedhql").setLevel(logging.INFO)
+    logging.captureWarnings(True)

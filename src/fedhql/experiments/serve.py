@@ -1,103 +1,32 @@
 """A federation served over the network: its rounds, from wherever the journal says it stands."""
 
 import asyncio
-import json
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeInt
 
-from fedhql.environments.make import action_count, make_environment
-from fedhql.errors import SettingsError
 from fedhql.experiments.build import build_batch, build_server
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import TaskSettings, differing_keys, parse
+from fedhql.experiments.served import ServedSettings
 from fedhql.federation import Budget, RoundFigures, RoundProgress
+from fedhql.remote.changes import Stopped
 from fedhql.remote.cohort import RemoteCohort
-from fedhql.remote.hub import Hub, Stopped, TooFew
-from fedhql.remote.journal import Journal, MemberRecord
-from fedhql.remote.settings import ServiceSettings
+from fedhql.remote.exchange import TooFew
+from fedhql.remote.hub import Hub
+from fedhql.remote.journal import MemberRecord
 from fedhql.remote.status import FederationStatus, MemberStatus
-from fedhql.remote.wire_pb2 import Task
 from fedhql.results.arms import FEDHQL
 from fedhql.results.files import write_atomically
 from fedhql.results.records import EvaluationRow, FederationRow, header
 
 log = logging.getLogger(__name__)
-JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
 FILES = {"evaluations.csv": EvaluationRow, "federation.csv": FederationRow}
-
-
-class ServedSettings(TaskSettings):
-    """A federation whose agents are their owners'."""
-
-    service: ServiceSettings = ServiceSettings()
-    seed: NonNegativeInt = 0
-    """Of the server's and the evaluation's episodes."""
-
-
-def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
-    settings = parse(text, overrides, ServedSettings)
-    service, batch = settings.service, settings.federation.query_batch
-    if service.quorum > service.start_with:
-        raise SettingsError(
-            f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
-            f"{service.start_with}"
-        )
-    if service.members and len(service.members) < service.start_with:
-        raise SettingsError(
-            f"service.start_with is {service.start_with}, but service.members names "
-            f"{len(service.members)}"
-        )
-    if len(set(service.members)) < len(service.members):
-        raise SettingsError("service.members: a name is there twice")
-    if max(batch, settings.evaluation.episodes) > service.most_states:
-        raise SettingsError(
-            f"service.most_states is {service.most_states}; allowed: at least "
-            f"federation.query_batch ({batch}) and evaluation.episodes"
-        )
-    return settings
-
-
-def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
-    """The journal and the federation's identity; [service] may change, the rest may not."""
-    home.mkdir(parents=True, exist_ok=True)
-    kept = home / SETTINGS
-    if kept.exists():
-        before = read_served_settings(kept.read_text())
-        same_service = before.model_copy(update={"service": settings.service})
-        if differing := differing_keys(settings, same_service):
-            raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
-    write_atomically(kept, settings.as_toml())
-    journal = Journal(home / JOURNAL)
-    federation = journal.fact("federation")
-    if federation is None:
-        federation = uuid.uuid4().hex
-        journal.write(facts={"federation": federation})
-    return journal, federation
-
-
-def task_of(settings: ServedSettings) -> Task:
-    env = make_environment(settings.environment.id, settings.environment.options)
-    space = env.observation_space
-    task = Task(
-        environment=settings.environment.id,
-        options={k: json.dumps(v) for k, v in settings.environment.options.items()},
-        discount=settings.environment.discount,
-        env_steps_per_member=settings.budget.env_steps_per_agent,
-        state_dtype=np.dtype(space.dtype).name,
-        state_shape=space.shape or (),
-        actions=action_count(env),
-    )
-    env.close()
-    return task
 
 
 class Service:
@@ -124,8 +53,12 @@ class Service:
             "stage": "new",
         }
         self._figures: RoundFigures | None = None
+        self._exported_rounds = 0  # since this process began; the first time all are written
         if settings.service.mode == "continuous":
             hub.on_idle = self._keep_learning
+        if "progress" in self._position:  # before anybody comes back and learns it away
+            self._cohort.enlist(self._position["enlisted"])
+            self._reserve(RoundProgress(**self._position["progress"]))
 
     def run(self) -> None:
         """Until every budget is spent, or the hub is stopped."""
@@ -155,13 +88,18 @@ class Service:
             self._in_loop(hub.tell, f"waiting for {service.start_with} members to begin with")
             self._wait(lambda: len(hub.present()) >= service.start_with)
             self._position |= {"stage": "next", "enlisted": []}
+            self._write(facts={"position": self._position})
             self._in_loop(hub.end_round)  # continuous: nobody has begun to learn before
             return
-        names = [n for n in self._position["enlisted"] if not hub.members[n].over]
-        self._cohort.enlist(names)
-        if self._position["stage"] == "next":
-            names = [name for name, member in hub.members.items() if not member.over]
-        self._wait(lambda: set(names) <= set(hub.present()), service.return_seconds)
+        in_round = [n for n in self._position["enlisted"] if not hub.members[n].over]
+        self._cohort.enlist(in_round)
+
+        def all_back() -> bool:
+            everybody = (m for m in hub.members.values() if not m.over and self._took_part(m))
+            wanted = in_round if self._position["stage"] != "next" else [m.name for m in everybody]
+            return set(wanted) <= set(hub.present())
+
+        self._wait(all_back, service.return_seconds)
 
     def _learn(self) -> bool:
         """Until the next federation round is due; False if there will be none."""
@@ -263,8 +201,7 @@ class Service:
         seeds = seeds_for(
             settings.seed, Stream.SERVER, position["round"], count=settings.federation.query_batch
         )
-        wanted = settings.federation.horizon_steps * len(seeds) - before_step.server_env_steps
-        granted = self._cohort.reserve_server_steps(wanted)
+        granted = self._in_loop(self._reserve, before_step)
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
             allowance = Budget(env_steps_per_agent=granted, agents=1)
             try:
@@ -280,6 +217,13 @@ class Service:
             self._figures = before_step.figures()
             self._write_rows("federation.csv", [self._round_row(self._figures)], [])
         self._next_round()
+
+    def _reserve(self, progress: RoundProgress) -> int:
+        """For the rest of the round; who takes part in it is settled before its first step."""
+        federation = self._settings.federation
+        whole_round = federation.horizon_steps * federation.query_batch
+        least = 0 if progress.steps else federation.query_batch
+        return self._cohort.reserve(whole_round - progress.server_env_steps, least)
 
     def _round_row(self, figures: RoundFigures) -> FederationRow:
         members = [self._hub.members[name] for name in self._cohort.names]
@@ -337,7 +281,10 @@ class Service:
 
         # Whoever is away just now would never hear of it.
         if not self._wait(lambda: not silent(), self._settings.service.return_seconds):
-            text = f"not known to have all improvements they should: {', '.join(silent())}"
+            text = (
+                f"not known to have all improvements they should: {', '.join(silent())}; while "
+                "this server is started again they can still get them"
+            )
             self._in_loop(hub.tell, text, level="warning")
         self._in_loop(hub.tell, "the federation has finished")
 
@@ -363,11 +310,16 @@ class Service:
         self._write(rows=(file, self._position["round"], lines), members=members)
 
     def _export(self) -> None:
-        """The rows so far as files, for whoever draws them."""
+        """The rows so far as files, for whoever draws them; those of older rounds are there."""
         for file, kind in FILES.items():
-            lines = self._in_loop(self._hub.journal.lines, file)
-            text = header(kind) + "".join(f"{line}\n" for line in lines)
-            write_atomically(self._home / file, text)
+            lines = self._in_loop(self._hub.journal.lines, file, self._exported_rounds)
+            text = "".join(f"{line}\n" for line in lines)
+            if self._exported_rounds == 0:
+                write_atomically(self._home / file, header(kind) + text)
+            else:
+                with (self._home / file).open("a") as end:
+                    end.write(text)
+        self._exported_rounds = self._position["round"]
 
     def status(self, federation: str) -> FederationStatus:
         """For the status page; a look, with no lock: every part of it is whole."""
@@ -404,15 +356,9 @@ STAGES = {
 
 
 def _member_status(hub: Hub, member: MemberRecord) -> MemberStatus:
-    if member.quarantined:
-        state = "quarantined"
-    elif member.finished:
-        state = "finished"
-    else:
-        state = "connected" if member.name in hub.sessions else "away"
     return MemberStatus(
         name=member.name,
-        state=state,
+        state=member.state(connected=member.name in hub.sessions),
         own_env_steps=member.own_env_steps,
         consumed_env_steps=member.consumed,
         applied_improvements=member.applied_improvements,

@@ -18,7 +18,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedhql.errors import CredentialsError
 from fedhql.remote.credentials import (
     AUTHORITY,
+    NAME,
+    NAME_RULE,
+    is_signed_by,
     key_pem,
+    name_of,
     read_authority,
     read_certificate,
     read_key,
@@ -29,16 +33,16 @@ from fedhql.remote.credentials import (
 from fedhql.results.files import locked, write_atomically
 
 REVOKED = "revoked.crl"
+ISSUED = "issued"  # every certificate by its serial, also those that were replaced
 CLOCKS_DIFFER = timedelta(hours=1)
 LONGEST_DAYS = 36_500
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True)
 class Issued:
-    """One certificate in an authority's home."""
+    """One certificate of an authority."""
 
     name: str
     serial: int
@@ -60,7 +64,8 @@ def create_authority(home: Path, *, days: int, now: datetime) -> None:
             .add_extension(_key_usage(signs=True), critical=True)
             .sign(key, hashes.SHA256())
         )
-        _write_pair(home, AUTHORITY, key, certificate)
+        _write_key(home, AUTHORITY, key)
+        _write_certificate(home / f"{AUTHORITY}.crt", certificate)
 
 
 def issue(
@@ -75,7 +80,7 @@ def issue(
     """Write NAME.crt and NAME.key; only with hosts may a server show them, and only as those.
 
     Renewing without hosts keeps those of the certificate that is replaced, which stays valid
-    until its end unless it was revoked before.
+    until its end unless it is revoked.
     """
     _require_name(name)
     _require_days(days)
@@ -85,8 +90,10 @@ def issue(
     with _changing(home):
         if not renew:
             _require_new(home, name, "replace it with --renew")
-        elif not names and path.exists():
-            names = _hosts_of(read_certificate(path))
+        elif path.exists():
+            replaced = read_certificate(path)
+            _keep(home, replaced)  # authorities made before there was `issued` have it here alone
+            names = names or _hosts_of(replaced)
         key = _new_key()
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         unsigned = (
@@ -103,21 +110,29 @@ def issue(
         certificate = unsigned.add_extension(x509.ExtendedKeyUsage(usages), critical=False).sign(
             authority_key, hashes.SHA256()
         )
-        _write_pair(home, name, key, certificate)
+        _write_key(home, name, key)
+        _keep(home, certificate)  # before anybody can show it
+        _write_certificate(path, certificate)
     return Issued(name, certificate.serial_number, certificate.not_valid_after_utc, revoked=False)
 
 
-def revoke(home: Path, name: str, *, now: datetime) -> Path:
-    """Add NAME.crt, as it is now, to the list of revoked ones; the path of that list."""
+def revoke(home: Path, name: str, *, now: datetime) -> int:
+    """Add all of NAME's certificates that have not expired to the list of revoked ones.
+
+    How many were added.
+    """
     _require_name(name)
     authority, authority_key = _signing(home, now)
     path = home / REVOKED
     with _changing(home):
-        serial = read_certificate(home / f"{name}.crt").serial_number
-        listed = read_revoked(path, authority)
-        if serial in listed:
-            return path
-        listed[serial] = now
+        made, unusable = issued(home)
+        of_name = [one for one in made if one.name == name]
+        if not of_name:
+            raise CredentialsError("; ".join((f"{home} has no certificate of {name}", *unusable)))
+        added = [one for one in of_name if not one.revoked and now <= one.valid_until]
+        if not added:
+            return 0
+        listed = read_revoked(path, authority) | {one.serial: now for one in added}
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(authority.subject)
@@ -131,18 +146,27 @@ def revoke(home: Path, name: str, *, now: datetime) -> Path:
             builder = builder.add_revoked_certificate(entry.build())
         signed = builder.sign(authority_key, hashes.SHA256())
         write_atomically(path, signed.public_bytes(Encoding.PEM))
-    return path
+    return len(added)
 
 
-def issued(home: Path) -> list[Issued]:
-    """Every certificate in an authority's home, its own among them."""
+def issued(home: Path) -> tuple[list[Issued], list[str]]:
+    """Every certificate of an authority, its own among them; and what is wrong with other files."""
     authority = read_authority(home)
     revoked = read_revoked(home / REVOKED, authority)
-    certificates = [(path.stem, read_certificate(path)) for path in sorted(home.glob("*.crt"))]
-    return [
-        Issued(name, found.serial_number, found.not_valid_after_utc, found.serial_number in revoked)
-        for name, found in certificates
-    ]
+    made: dict[int, Issued] = {}
+    unusable = []
+    for path in (*sorted(home.glob("*.crt")), *sorted((home / ISSUED).glob("*.crt"))):
+        try:
+            found = read_certificate(path)
+            if not is_signed_by(found, authority):
+                raise CredentialsError(f"{path} is not signed by this authority")
+            name = AUTHORITY if found == authority else name_of(found, str(path))
+        except CredentialsError as error:
+            unusable.append(str(error))
+            continue
+        serial = found.serial_number
+        made[serial] = Issued(name, serial, found.not_valid_after_utc, serial in revoked)
+    return sorted(made.values(), key=lambda one: (one.name, one.valid_until)), unusable
 
 
 @contextmanager
@@ -163,11 +187,8 @@ def _require_days(days: int) -> None:
 
 def _require_name(name: str) -> None:
     # ca, in any case: some file systems do not tell Ca.key from ca.key
-    if not _NAME.fullmatch(name) or name.lower() == AUTHORITY:
-        raise CredentialsError(
-            f"name {name!r}: allowed: 1 to 64 letters, digits, '-', '_' and '.', "
-            f"not starting with '.', and not {AUTHORITY!r}"
-        )
+    if not NAME.fullmatch(name) or name.lower() == AUTHORITY:
+        raise CredentialsError(f"name {name!r}: allowed: {NAME_RULE}, and not {AUTHORITY!r}")
 
 
 def _require_new(home: Path, name: str, otherwise: str) -> None:
@@ -248,9 +269,16 @@ def _signing(home: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCu
     return authority, key
 
 
-def _write_pair(
-    home: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
-) -> None:
+def _keep(home: Path, certificate: x509.Certificate) -> None:
+    """So that it can be revoked, also when it is replaced."""
+    _write_certificate(home / ISSUED / f"{certificate.serial_number:040x}.crt", certificate)
+
+
+def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    write_atomically(path, certificate.public_bytes(Encoding.PEM))
+
+
+def _write_key(home: Path, name: str, key: ec.EllipticCurvePrivateKey) -> None:
     # Under another name first, as write_atomically does, but never readable by others.
     temporary = home / f".{name}.key.tmp"
     temporary.unlink(missing_ok=True)  # left by a process that was killed here
@@ -259,4 +287,3 @@ def _write_pair(
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(home / f"{name}.key")
-    write_atomically(home / f"{name}.crt", certificate.public_bytes(Encoding.PEM))

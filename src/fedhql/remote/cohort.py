@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedhql.contract import Actions, States, Values
+from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Answers
 from fedhql.remote.hub import Hub
 from fedhql.remote.wire import pack_improvement
@@ -74,6 +75,11 @@ class RemoteCohort:
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """Written down with the step it belongs to, then broadcast with what comes next."""
+        if not np.isfinite(targets).all():  # every member would leave
+            raise NoUsableAnswers(
+                "a FedTD target is not a finite number: a reward is not, or service.value_bound "
+                "is too large"
+            )
         number = self._hub.improvements + 1
         self._improvement = pack_improvement(number, states, actions, targets)
 
@@ -81,9 +87,22 @@ class RemoteCohort:
         """The step's improvement, cost and position in one piece; from now on it counts."""
         self.call(self._finish_step(server_env_steps, facts()))
 
-    def reserve_server_steps(self, wanted: int) -> int:
-        """What the members can pay for together, up to that; nobody learns it away meanwhile."""
-        return self.in_loop(self._reserve, wanted)
+    def reserve(self, wanted: int, least: int) -> int:
+        """What those enlisted can pay for together, up to `wanted`; nobody learns it away.
+
+        Whoever could not pay its share of `least`, the first step, is not enlisted any more: the
+        others do not wait for it. For the hub's loop.
+        """
+        hub = self._hub
+        left = {name: hub.members[name].left(hub.env_steps_per_member) for name in self.names}
+        payers: tuple[str, ...] = ()
+        while payers != self.names:  # the fewer they are, the more it is for each
+            payers = self.names
+            self.names = tuple(name for name in payers if left[name] * len(payers) >= least)
+        N = len(self.names)
+        granted = min(int(min((left[name] for name in self.names), default=0) * N), wanted)
+        hub.reserved = {name: Fraction(granted, N) for name in self.names}
+        return granted
 
     def close(self) -> None:
         """The members' connections are the gate's."""
@@ -102,13 +121,6 @@ class RemoteCohort:
             late = [name for name in self.names if members[name].learning]
             hub.tell(f"still learning, not waited for: {', '.join(late)}", level="warning")
 
-    def _reserve(self, wanted: int) -> int:
-        hub, N = self._hub, len(self.names)
-        left = [hub.members[name].left(hub.env_steps_per_member) for name in self.names]
-        granted = min(int(min(left, default=Fraction(0)) * N), wanted)
-        hub.reserved = {name: Fraction(granted, N) for name in self.names}
-        return granted
-
     async def _finish_step(self, server_env_steps: int, facts: dict[str, Any]) -> None:
         hub, improvement = self._hub, self._improvement
         assert improvement is not None
@@ -118,6 +130,7 @@ class RemoteCohort:
             member.share = str(Fraction(member.share) + each)
             hub.reserved[member.name] -= each
         hub.server_env_steps += server_env_steps
+        kept_from = hub.window.add(improvement)  # nobody is told before it is written
         hub.journal.write(
             facts={
                 **facts,
@@ -126,6 +139,5 @@ class RemoteCohort:
             },
             members=charged,
             improvement=improvement,
-            keep_improvements=hub.settings.catch_up_improvements,
+            kept_from=kept_from,
         )
-        hub.improve(improvement)

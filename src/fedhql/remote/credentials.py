@@ -1,6 +1,7 @@
 """What a party shows and whom it believes: key, certificate, authority, checked when read."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from cryptography.x509.oid import NameOID
 from fedhql.errors import CredentialsError
 
 AUTHORITY = "ca"  # its files are ca.crt and ca.key
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64
+NAME_RULE = "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,11 @@ def load_credentials(
     trusted, own = read_certificate(authority), read_certificate(certificate)
     private = read_key(key)
     require_fit(key, private, certificate, own)
-    try:
-        own.verify_directly_issued_by(trusted)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    if not is_signed_by(own, trusted):
         raise CredentialsError(
             f"{certificate} is not signed by the authority of {authority}; "
             "ask whoever runs this federation for a certificate"
-        ) from error
+        )
     if check_dates:
         otherwise = "ask whoever runs this federation for a new one"
         require_valid(authority, trusted, now, otherwise)
@@ -76,14 +77,22 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 def peer_of(certificate_pem: bytes) -> tuple[str, int]:
     """The common name and the serial of a certificate that a handshake has accepted."""
     certificate = _parse_certificate(certificate_pem, "the peer's certificate")
+    return name_of(certificate, "the peer's certificate"), certificate.serial_number
+
+
+def name_of(certificate: x509.Certificate, what: str) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
-        raise CredentialsError("the peer's certificate does not have one common name")
-    return str(names[0].value), certificate.serial_number
+        raise CredentialsError(f"{what} does not have one common name")
+    return str(names[0].value)
 
 
-def is_revoked(crl: Path, authority_pem: bytes, serial: int) -> bool:
-    return serial in read_revoked(crl, _parse_certificate(authority_pem, "the authority"))
+def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def require_fit(
@@ -142,9 +151,10 @@ def _parse_certificate(pem: bytes, what: str) -> x509.Certificate:
 def read_revoked(path: Path, authority: x509.Certificate) -> dict[int, datetime]:
     """Serials, and when each was revoked."""
     with _reading(path):
-        if not path.exists():
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # and nothing else: a list that cannot be read is not empty
             return {}
-        content = path.read_bytes()
     try:
         crl = x509.load_pem_x509_crl(content)
     except ValueError as error:

@@ -1,47 +1,94 @@
 """The open port: who may come in, one connection from its first message to its last."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography import x509
 
 from fedhql.errors import CredentialsError, SettingsError
-from fedhql.remote.credentials import Credentials, is_revoked, peer_of, server_credentials
+from fedhql.remote.credentials import (
+    NAME,
+    NAME_RULE,
+    Credentials,
+    peer_of,
+    read_revoked,
+    server_credentials,
+)
 from fedhql.remote.hub import Hub, Session
+from fedhql.remote.observation import printable
 from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_handler
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
 
-log = logging.getLogger(__name__)
 HELLO_SECONDS = 10.0
-REVOKED_SECONDS = 2.0  # between looks at the list of revoked certificates
-LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
+LOOK_SECONDS = 2.0  # between looks at the list of revoked certificates, and at who does not go
+CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # of one member, whatever breaks
+STREAMS = 4  # in one connection, where a member needs one
 
 
 class _Refused(Exception):
     """Why somebody is not let in; both sides log it."""
 
-    def __init__(self, why: str, reason: Goodbye.Reason = Goodbye.REFUSED) -> None:
+    def __init__(
+        self, why: str, reason: Goodbye.Reason = Goodbye.REFUSED, *, told: bool = False
+    ) -> None:
         super().__init__(why)
         self.reason = reason  # STOPPED: it may try again
+        self.told = told  # here, before; only the other side hears it again
 
 
 class _RateLimit:
-    """A bucket that fills at `per_second` and holds two seconds' worth."""
+    """A bucket that fills at `per_second` and holds `at_once`."""
 
-    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
-        self._per_second, self._clock = per_second, clock
-        self._left, self._at = 2 * per_second, clock()
+    def __init__(self, per_second: float, at_once: float, clock: Callable[[], float]) -> None:
+        self._per_second, self._at_once, self._clock = per_second, at_once, clock
+        self._left, self._at = at_once, clock()
 
     def take(self) -> bool:
         now = self._clock()
-        self._left = min(2 * self._per_second, self._left + (now - self._at) * self._per_second)
+        self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
         self._at = now
+        if self._left < 1:
+            return False
         self._left -= 1
-        return self._left >= 0
+        return True
+
+
+@dataclass
+class _Allowance:
+    """Of one member, over all its connections: a new one brings no new allowance."""
+
+    connections: _RateLimit
+    messages: _RateLimit
+    exceeded: bool = False  # which is told once, not at every try
+
+
+@dataclass
+class _Visit:
+    """A session's connection."""
+
+    serial: int  # of the certificate
+    patience: asyncio.Timeout  # with its reading what it is sent
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is this machine; a name that only begins like its own is another's."""
+    host, _, _ = address.rpartition(":")
+    if host == "localhost":
+        return True
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return False  # where its port begins, nobody knows
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class Gate:
@@ -60,19 +107,21 @@ class Gate:
         """No credentials: plaintext, which is for this machine alone."""
         self._hub, self._federation, self._task = hub, federation, task
         self._credentials, self._revoked, self._clock = credentials, revoked, clock
-        self._serials: dict[Session, int] = {}  # of certificates, of those who are here
+        self._visits: dict[Session, _Visit] = {}
+        self._allowances: dict[str, _Allowance] = {}
         self._watch: asyncio.Task[None] | None = None
         settings = hub.settings
         options = channel_options(
             most_bytes=settings.most_message_bytes, keepalive_seconds=settings.keepalive_seconds
         )
         # Not a port that another server listens on: each would get some of the members.
-        self._server = grpc.aio.server(options=[*options, ("grpc.so_reuseport", 0)])
+        options += [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
+        self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((join_handler(self._join),))
 
     async def open(self, address: str) -> int:
         """Listen -> the port. Others than this machine only with mutual TLS."""
-        if self._credentials is None and not address.startswith(LOOPBACK):
+        if self._credentials is None and not is_loopback(address):
             raise SettingsError(
                 f"--listen {address}: without certificates only this machine may connect "
                 "(127.0.0.1, [::1]); see fedhql certs"
@@ -85,8 +134,7 @@ class Gate:
         except RuntimeError as error:
             raise SettingsError(f"--listen {address}: cannot be listened on ({error})") from error
         await self._server.start()
-        if self._credentials is not None and self._revoked is not None:
-            self._watch = asyncio.create_task(self._watch_revoked())
+        self._watch = asyncio.create_task(self._look_after())
         return port
 
     async def close(self, grace_seconds: float = 2.0) -> None:
@@ -96,38 +144,68 @@ class Gate:
 
     async def _join(self, requests: Any, context: Any) -> None:
         """One connection. However it ends, and whatever it sends, the others do not notice."""
+        peer, name = context.peer(), ""
         try:
             name, serial = self._certified(context)
             name, hello = await self._heard(name, requests)
+            self._require_allowed(name)
             self._require_welcome(name, hello)
         except _Refused as error:
-            self._hub.tell(f"{context.peer()} is refused: {error}", level="warning", keep=False)
+            if not error.told:
+                who = f"{printable(name, 64)} at {peer}" if name else peer
+                self._hub.tell(f"{who} is refused: {error}", level="warning", keep=False)
             goodbye = Goodbye(reason=error.reason, detail=str(error))
-            await context.write(FromServer(goodbye=goodbye).SerializeToString())
+            # It may have gone, or not read; then it does not matter.
+            with suppress(TimeoutError, grpc.aio.InternalError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await context.write(FromServer(goodbye=goodbye).SerializeToString())
             return
+        except asyncio.CancelledError:  # how gRPC tells us that it has gone
+            self._hub.tell(
+                f"{peer} left before a Hello: {self._broken}", level="warning", keep=False
+            )
+            raise
         session = self._hub.admit(
             name,
             hello.applied_improvements,
             is_new=not hello.federation,
             welcome=self._welcome,
         )
-        self._serials[session] = serial
         reading = asyncio.ensure_future(self._read(session, requests))
+        why = self._broken
         try:
-            while (message := await session.outbox.get()) is not None:
-                await context.write(message)
+            async with asyncio.timeout(None) as patience:
+                self._visits[session] = _Visit(serial, patience)
+                while (message := await session.outbox.get()) is not None:
+                    await context.write(message)
+            if not reading.done():
+                why = "it was sent away"
+        except TimeoutError:
+            why = "it does not read what it is sent"
+            self._hub.tell(f"{name} is cut off: {why}", level="warning")
         finally:
             reading.cancel()
-            del self._serials[session]
-            self._hub.leave(session, "the connection ended")
+            del self._visits[session]
+            self._hub.leave(session, why)
+        if patience.expired():
+            # This, too, reaches it when it reads on, or never; but nothing of ours waits for it.
+            await context.abort(grpc.StatusCode.ABORTED, why)
+
+    @property
+    def _broken(self) -> str:
+        """All that gRPC lets a server know when a stream ends without a Goodbye."""
+        most = self._hub.settings.most_message_bytes
+        return f"it broke off, or sent a message above {most:,} bytes"
 
     async def _heard(self, name: str, requests: Any) -> tuple[str, Hello]:
         """Who it is, by its certificate or else by its first message; and that message."""
         try:
             first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
-        except (TimeoutError, StopAsyncIteration) as error:
+        except TimeoutError as error:
             why = f"no Hello within {HELLO_SECONDS:g} seconds"
             raise _Refused(why, Goodbye.STOPPED) from error
+        except StopAsyncIteration as error:
+            raise _Refused(f"no Hello: {self._broken}", Goodbye.STOPPED) from error
         except WireError as error:
             raise _Refused(str(error)) from error
         if first.WhichOneof("message") != "hello":
@@ -137,9 +215,27 @@ class Gate:
             name = hello.name
         elif hello.name and hello.name != name:
             raise _Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
-        if not name or len(name) > 64 or not name.isprintable():
-            raise _Refused("a member needs a name of 1 to 64 printable characters")
         return name, hello
+
+    def _require_allowed(self, name: str) -> None:
+        """A name that may stand in logs and files; and not too often."""
+        if not NAME.fullmatch(name):
+            raise _Refused(f"a member needs a name of {NAME_RULE}")
+        allowance = self._allowance(name)
+        if allowance.connections.take():
+            allowance.exceeded = False
+            return
+        told, allowance.exceeded = allowance.exceeded, True
+        raise _Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
+
+    def _allowance(self, name: str) -> _Allowance:
+        if name not in self._allowances:
+            rate = self._hub.settings.most_messages_per_second
+            self._allowances[name] = _Allowance(
+                _RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
+                _RateLimit(rate, max(2 * rate, 1), self._clock),
+            )
+        return self._allowances[name]
 
     def _certified(self, context: Any) -> tuple[str, int]:
         """Name and serial; of nobody if there is no TLS."""
@@ -150,32 +246,42 @@ class Gate:
         except CredentialsError as error:
             raise _Refused(str(error)) from error
         try:
-            revoked = self._is_revoked(serial)
+            revoked = self._revoked_serials()
         except CredentialsError as error:  # nobody comes in on a list that cannot be trusted
             why = f"the list of revoked certificates cannot be used: {error}"
             raise _Refused(why, Goodbye.STOPPED) from error
-        if revoked:
+        if serial in revoked:
             raise _Refused(f"the certificate of {name} (serial {serial:x}) is revoked")
         return name, serial
 
-    def _is_revoked(self, serial: int) -> bool:
+    def _revoked_serials(self) -> Container[int]:
         if self._credentials is None or self._revoked is None:
-            return False
-        return is_revoked(self._revoked, self._credentials.authority, serial)
+            return ()
+        authority = x509.load_pem_x509_certificate(self._credentials.authority)
+        return read_revoked(self._revoked, authority)
 
-    async def _watch_revoked(self) -> None:
-        """Whoever is on the list now has to go, not only when it comes the next time."""
+    async def _look_after(self) -> None:
         wrong = ""
         while True:
-            await asyncio.sleep(REVOKED_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
+            self._lose_patience()
             try:
-                revoked = [s for s, serial in self._serials.items() if self._is_revoked(serial)]
+                revoked = self._revoked_serials()
             except CredentialsError as error:  # said once; who is here was trusted by an older one
                 if wrong != (wrong := str(error)):
                     self._hub.tell(wrong, level="warning")
                 continue
-            for session in revoked:
+            # Whoever is on the list now has to go, not only when it comes the next time.
+            for session in [s for s, visit in self._visits.items() if visit.serial in revoked]:
                 self._hub.expel(session, f"the certificate of {session.name} is revoked")
+
+    def _lose_patience(self) -> None:
+        """With those whose session is over, and who do not read that it is."""
+        until = asyncio.get_running_loop().time() + GOODBYE_SECONDS
+        for session, visit in self._visits.items():
+            over = self._hub.sessions.get(session.name) is not session
+            if over and visit.patience.when() is None:
+                visit.patience.reschedule(until)
 
     def _require_welcome(self, name: str, hello: Hello) -> None:
         hub = self._hub
@@ -185,13 +291,19 @@ class Gate:
             raise _Refused(f"{name} is not among the members of this federation")
         if hello.federation not in ("", self._federation):
             raise _Refused(
-                f"{name} belongs to federation {hello.federation[:64]}, this is "
+                f"{name} belongs to federation {printable(hello.federation, 64)}, this is "
                 f"{self._federation}; a member needs a --home for each"
             )
         if hello.applied_improvements > hub.improvements:
             raise _Refused(
                 f"{name} has applied {hello.applied_improvements} improvements, this server has "
                 f"sent {hub.improvements}: it may have lost its journal"
+            )
+        ours = hub.window.fingerprint(hello.applied_improvements)
+        if hello.last_improvement and ours and hello.last_improvement != ours:
+            raise _Refused(
+                f"{name}'s improvement {hello.applied_improvements} is another than ours: the "
+                "server's journal, or the member's home, is an older copy"
             )
         if (member := hub.members.get(name)) is not None and member.quarantined:
             raise _Refused(f"{name} is quarantined: {member.quarantined}")
@@ -205,7 +317,7 @@ class Gate:
         )
 
     async def _read(self, session: Session, requests: Any) -> None:
-        limit = _RateLimit(self._hub.settings.most_messages_per_second, self._clock)
+        limit = self._allowance(session.name).messages
         try:
             async for message in requests:
                 if not limit.take():
@@ -214,17 +326,16 @@ class Gate:
                     case "report":
                         self._hub.report(session, message.report)
                     case "goodbye":
-                        detail = message.goodbye.detail[:200]
+                        detail = printable(message.goodbye.detail, 200)
                         self._hub.tell(f"{session.name} says goodbye: {detail}")
                         if message.goodbye.reason == Goodbye.FINISHED:
                             self._hub.parted(session)
+                        self._hub.leave(session, "it said goodbye")
                         break
                     case other:
                         raise WireError(f"{other or 'an empty message'} where a report should be")
         except WireError as error:
             self._hub.tell(f"{session.name} is cut off: {error}", level="warning")
             self._hub.expel(session, str(error))
-        except grpc.aio.AioRpcError as error:  # a message too large, or bytes that are none
-            log.info("%s: %s", session.name, error.details())
         finally:
             session.outbox.put_nowait(None)

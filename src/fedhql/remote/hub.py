@@ -13,27 +13,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.contract import Values
+from fedhql.remote.changes import Changes
+from fedhql.remote.exchange import Exchange, TooFew
 from fedhql.remote.journal import Journal, MemberRecord
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.status import Event, LatencyRecord
-from fedhql.remote.wire import WireError, key_of, pack, unpack
-from fedhql.remote.wire_pb2 import (
-    FromServer,
-    Goodbye,
-    Improvement,
-    Learn,
-    Order,
-    OrderId,
-    Report,
-    Welcome,
-)
+from fedhql.remote.window import Window
+from fedhql.remote.wire import WireError, key_of, pack
+from fedhql.remote.wire_pb2 import FromServer, Goodbye, Learn, Order, OrderId, Report, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +45,6 @@ class Session:
     def end(self, reason: Goodbye.Reason, detail: str) -> None:
         self.send(FromServer(goodbye=Goodbye(reason=reason, detail=detail)))
         self.outbox.put_nowait(None)
-
-
-@dataclass(eq=False)
-class _Exchange:
-    """Questions that are open: what each member was asked, and what came back."""
-
-    number: int
-    states: Mapping[str, NDArray[Any]]
-    quorum: int
-    waiting: set[str]  # for their answers
-    answers: dict[str, Values] = field(default_factory=dict)
 
 
 class Hub:
@@ -87,19 +68,25 @@ class Hub:
         self.epoch: int = (journal.fact("epoch") or 0) + 1
         journal.write(facts={"epoch": self.epoch})
         self._action_count, self._clock = action_count, clock
-        self._window: deque[Improvement] = deque(
-            journal.improvements(), maxlen=settings.catch_up_improvements
+        self.window = Window(
+            journal.improvements(),
+            journal.fact("improvements") or 0,
+            settings.catch_up_improvements,
         )
-        self.improvements: int = journal.fact("improvements") or 0
         self.server_env_steps: int = journal.fact("server_env_steps") or 0
         self._orders = 0
-        self._exchange: _Exchange | None = None
-        self._waiting: set[asyncio.Future[None]] = set()  # for any change
-        self.stopping = False
+        self._exchange: Exchange | None = None
+        self._changes = Changes(clock)
+        self.wait_until = self._changes.wait_until
         # What the round that is on may still cost each member that takes part.
         self.reserved: dict[str, Fraction] = {}
         # Called with a member that has come, or has finished a phase, and has nothing to do.
         self.on_idle: Callable[[MemberRecord], None] = lambda member: None
+
+    @property
+    def improvements(self) -> int:
+        """There have been so many."""
+        return self.window.last
 
     # Members coming and going
 
@@ -108,9 +95,7 @@ class Hub:
     ) -> Session:
         """A member has connected, and nothing is wrong with it: `welcome` it, and go on."""
         if name not in self.members:
-            listed = self.settings.members
-            number = listed.index(name) if listed else len(self.members)
-            self.members[name] = MemberRecord(name, number, self.improvements)
+            self.members[name] = MemberRecord(name, self._free_number(name), self.improvements)
             self.members[name].applied_improvements = self.improvements
         member = self.members[name]
         if is_new:  # it has nothing of this federation, or nothing any more
@@ -137,14 +122,20 @@ class Hub:
         else:
             self.on_idle(member)
         self._ask_too(session)
-        self._notify()
+        self._changes.notify()
         return session
+
+    def _free_number(self, name: str) -> int:
+        """As the settings list it, unless they were changed and another has that number."""
+        listed, taken = self.settings.members, {m.number for m in self.members.values()}
+        number = listed.index(name) if listed else len(taken)
+        return max(taken) + 1 if number in taken else number
 
     def leave(self, session: Session, why: str) -> None:
         if self.sessions.get(session.name) is session:  # else it was replaced
             del self.sessions[session.name]
             self.tell(f"{session.name} is away: {why}")
-            self._notify()
+            self._changes.notify()
 
     def expel(self, session: Session, why: str) -> None:
         """At once, also if it no longer reads what it is sent."""
@@ -167,9 +158,7 @@ class Hub:
 
     def _part(self, session: Session, detail: str) -> None:
         """The last improvements, which no question takes along; then it ends the connection."""
-        self._orders += 1
-        session.send(FromServer(order=self._order(self._orders, session)))
-        session.applied = self.improvements
+        session.send(FromServer(order=self._order(session)))
         session.send(FromServer(goodbye=Goodbye(reason=Goodbye.FINISHED, detail=detail)))
 
     def parted(self, session: Session) -> None:
@@ -178,7 +167,7 @@ class Hub:
         if member.finished and self.sessions.get(session.name) is session:
             member.parted = True
             self.journal.write(members=[member])
-            self._notify()
+            self._changes.notify()
 
     def release(self, name: str) -> None:
         """Out of quarantine, on the operator's word."""
@@ -189,10 +178,9 @@ class Hub:
 
     def stop(self) -> None:
         """Whoever waits for members is told so, and they are told to come again."""
-        self.stopping = True
         for session in self.sessions.values():
             session.end(Goodbye.STOPPED, "the server stops; it may be started again")
-        self._notify()
+        self._changes.stop()
 
     def tell(self, text: str, *, level: str = "info", keep: bool = True) -> None:
         """To the log and the status page; what a stranger can cause is not kept on disk."""
@@ -201,32 +189,6 @@ class Hub:
         if keep:
             self.journal.write(event=event)
         log.log(logging.WARNING if level == "warning" else logging.INFO, "%s", text)
-
-    async def wait_until(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Whether it was, in that time. Looked at whenever anything has changed."""
-        deadline = None if seconds is None else self._clock() + seconds
-        while True:
-            if self.stopping:  # first: that everybody is sent away is not what is waited for
-                raise Stopped
-            if reached():
-                return True
-            left = None if deadline is None else deadline - self._clock()
-            if left is not None and left <= 0:
-                return False
-            await self._change(left)
-
-    async def _change(self, seconds: float | None) -> None:
-        """The next one, or that long. (`asyncio.wait_for` would cost a task for each exchange.)"""
-        loop = asyncio.get_running_loop()
-        change: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(change)
-        timer = None if seconds is None else loop.call_later(seconds, _settle, change)
-        try:
-            await change
-        finally:
-            self._waiting.discard(change)
-            if timer is not None:
-                timer.cancel()
 
     # Work
 
@@ -238,22 +200,18 @@ class Hub:
         while True:
             await self._wait_for_quorum(states, quorum)
             self._orders += 1
-            exchange = self._exchange = _Exchange(self._orders, states, quorum, set(states))
+            exchange = self._exchange = Exchange(self._orders, states, quorum, set(states))
             begun = self._clock()
             messages: dict[tuple[int, int], bytes] = {}  # most are sent the same
             for name, array in states.items():
                 if self._is_here(name) and not (session := self.sessions[name]).asked:
-                    session.asked = exchange.number
                     key = (id(array), session.applied)
                     if key not in messages:
                         messages[key] = self._question(exchange, session).SerializeToString()
                     session.outbox.put_nowait(messages[key])
-                    session.applied = self.improvements
+                    session.asked, session.applied = exchange.number, self.improvements
             try:
-                await self.wait_until(
-                    partial(self._is_settled, exchange),
-                    self.settings.exchange_deadline_seconds,
-                )
+                await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
             finally:
                 self._exchange = None
             self.latencies.add(self._clock() - begun)
@@ -266,12 +224,13 @@ class Hub:
             if any(name not in states for name in self.present()):
                 raise TooFew
 
-    def _is_settled(self, exchange: _Exchange) -> bool:
-        """Nobody is waited for who is away or late, unless it takes them to make a quorum."""
-        here = (self.sessions[name] for name in exchange.waiting if self._is_here(name))
-        if any(session.asked == exchange.number for session in here):
+    def _is_settled(self) -> bool:
+        """The open exchange."""
+        exchange = self._exchange
+        if exchange is None:
             return False
-        return len(exchange.answers) >= exchange.quorum or not exchange.waiting
+        here = (self.sessions[name] for name in exchange.waiting if self._is_here(name))
+        return exchange.is_settled(any(session.asked == exchange.number for session in here))
 
     def learn(
         self,
@@ -306,27 +265,21 @@ class Hub:
             if not self.members[name].learning:
                 self.on_idle(self.members[name])
 
-    def improve(self, improvement: Improvement) -> None:
-        """It is in the journal; it goes out with each member's next order."""
-        self.improvements = improvement.number
-        self._window.append(improvement)
-
     def _order_learning(self, name: str) -> None:
         member = self.members[name]
         whole = self.settings.mode == "rounds"
         chunk = member.phase_size if whole else self.settings.chunk_env_steps
         if (session := self.sessions.get(name)) is None:
             return  # it is told when it comes back
-        self._orders += 1
-        order = self._order(self._orders, session)
+        order = self._order(session)
         order.learn.CopyFrom(
             Learn(phase=member.phase, env_steps=member.phase_size, chunk_env_steps=chunk)
         )
         session.send(FromServer(order=order))
-        session.applied = self.improvements
 
-    def _question(self, exchange: _Exchange, session: Session) -> FromServer:
-        order = self._order(exchange.number, session)
+    def _question(self, exchange: Exchange, session: Session) -> FromServer:
+        id_ = OrderId(epoch=self.epoch, number=exchange.number)
+        order = self.window.order(id_, session.applied)
         order.query.states.CopyFrom(pack(exchange.states[session.name]))
         return FromServer(order=order)
 
@@ -334,19 +287,15 @@ class Hub:
         """It has come, or is done with an older question: the open one is for it as well."""
         exchange = self._exchange
         if exchange is not None and session.name in exchange.waiting and not session.asked:
-            session.asked = exchange.number
             session.send(self._question(exchange, session))
-            session.applied = self.improvements
+            session.asked, session.applied = exchange.number, self.improvements
 
-    def _order(self, number: int, session: Session) -> Order:
-        """With every improvement the member lacks; what is no longer kept it is told to skip."""
-        missing = [i for i in self._window if i.number > session.applied]
-        kept_from = missing[0].number if missing else self.improvements + 1
-        return Order(
-            id=OrderId(epoch=self.epoch, number=number),
-            improvements=missing,
-            skip_through=kept_from - 1 if session.applied < kept_from - 1 else 0,
-        )
+    def _order(self, session: Session) -> Order:
+        """One more, with every improvement the member lacks."""
+        self._orders += 1
+        order = self.window.order(OrderId(epoch=self.epoch, number=self._orders), session.applied)
+        session.applied = self.improvements
+        return order
 
     def _is_here(self, name: str) -> bool:
         return name in self.sessions and not self.members[name].over
@@ -382,11 +331,11 @@ class Hub:
             if member.has_learned(report.phase, report.phase_env_steps) and not member.learning:
                 self.journal.write(members=[member])
                 self.on_idle(member)
-            self._notify()
+            self._changes.notify()
         elif not member.finished:  # then it has only what was left to send
             self._answered(session, member, report)
-            if self._exchange is not None and self._is_settled(self._exchange):
-                self._notify()
+            if self._is_settled():
+                self._changes.notify()
 
     def _answered(self, session: Session, member: MemberRecord, report: Report) -> None:
         exchange = self._exchange
@@ -398,9 +347,9 @@ class Hub:
             return
         if member.name not in exchange.waiting:
             return  # a repeat of an answer that is in
-        exchange.waiting.discard(member.name)
+        bound = self.settings.value_bound
         try:
-            values = self._usable(report, len(exchange.states[member.name]))
+            exchange.take(member.name, report.values, action_count=self._action_count, bound=bound)
         except WireError as error:
             member.refused_answers += 1
             member.refused_in_a_row += 1
@@ -410,14 +359,6 @@ class Hub:
                 self._quarantine(session, str(error))
             return
         member.refused_in_a_row = 0
-        exchange.answers[member.name] = values
-
-    def _usable(self, report: Report, rows: int) -> Values:
-        values = unpack(report.values, dtype="float32", shape=(rows, self._action_count))
-        largest = float(np.abs(values).max(initial=0))
-        if not largest <= self.settings.value_bound:  # NaN is not, either
-            raise WireError(f"a value of {largest:g}, allowed: {self.settings.value_bound:g}")
-        return values
 
     def _quarantine(self, session: Session, why: str) -> None:
         member = self.members[session.name]
@@ -429,20 +370,3 @@ class Hub:
             level="warning",
         )
         self.expel(session, f"quarantined: {why}")
-
-    def _notify(self) -> None:
-        for change in self._waiting:
-            _settle(change)
-
-
-def _settle(change: asyncio.Future[None]) -> None:
-    if not change.done():
-        change.set_result(None)
-
-
-class TooFew(Exception):
-    """Too few of those asked are there, but others are: a new round can go on with them."""
-
-
-class Stopped(Exception):
-    """The server has been told to stop; what it was doing is in the journal as far as it got."""

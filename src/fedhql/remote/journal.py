@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, file TEXT NOT NULL, rou
                                  line TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, time TEXT NOT NULL, level TEXT NOT NULL,
                                    text TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS rows_of_rounds ON rows (file, round);
 """
 EVENTS_KEPT = 10_000
 
@@ -55,6 +56,14 @@ class MemberRecord:
     def over(self) -> bool:
         """It takes no more part."""
         return self.finished or bool(self.quarantined)
+
+    def state(self, *, connected: bool | None = None) -> str:
+        """In a word; whether it is connected only its server knows."""
+        if self.quarantined:
+            return "quarantined"
+        if self.finished:
+            return "finished"
+        return {True: "connected", False: "away", None: "unknown"}[connected]
 
     @property
     def consumed(self) -> float:
@@ -96,9 +105,7 @@ class Journal:
         return None if row is None else json.loads(row[0])
 
     def members(self) -> dict[str, MemberRecord]:
-        records = self._database.execute("SELECT record FROM members").fetchall()
-        members = [MemberRecord(**json.loads(text)) for (text,) in records]
-        return {member.name: member for member in sorted(members, key=lambda m: m.number)}
+        return {member.name: member for member in _members(self._database)}
 
     def improvements(self) -> list[Improvement]:
         found = self._database.execute("SELECT message FROM improvements ORDER BY number")
@@ -109,9 +116,9 @@ class Journal:
         query = "SELECT time, level, text FROM events ORDER BY id DESC LIMIT ?"
         return [Event(*row) for row in self._database.execute(query, (count,))]
 
-    def lines(self, file: str) -> list[str]:
-        query = "SELECT line FROM rows WHERE file = ? ORDER BY id"
-        return [line for (line,) in self._database.execute(query, (file,))]
+    def lines(self, file: str, from_round: int = 0) -> list[str]:
+        query = "SELECT line FROM rows WHERE file = ? AND round >= ? ORDER BY id"
+        return [line for (line,) in self._database.execute(query, (file, from_round))]
 
     def write(
         self,
@@ -119,11 +126,14 @@ class Journal:
         facts: Mapping[str, Any] | None = None,
         members: Iterable[MemberRecord] = (),
         improvement: Improvement | None = None,
-        keep_improvements: int = 0,
+        kept_from: int = 0,
         rows: tuple[str, int, Sequence[str]] | None = None,
         event: Event | None = None,
     ) -> None:
-        """All or nothing. `rows`: a file's name, the round they are of, and the lines."""
+        """All or nothing. `rows`: a file's name, the round they are of, and the lines.
+
+        `kept_from`: improvements before that one are no longer needed.
+        """
         execute = self._database.execute
         with _transaction(self._database):
             for name, value in (facts or {}).items():
@@ -134,8 +144,7 @@ class Journal:
             if improvement is not None:
                 message = improvement.SerializeToString()
                 execute("INSERT INTO improvements VALUES (?, ?)", (improvement.number, message))
-                oldest = improvement.number - keep_improvements
-                execute("DELETE FROM improvements WHERE number <= ?", (oldest,))
+                execute("DELETE FROM improvements WHERE number < ?", (kept_from,))
             if rows is not None:
                 file, of_round, lines = rows
                 # A round that was begun again before it was finished writes them again.
@@ -168,7 +177,12 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 def read_members(path: Path) -> list[MemberRecord]:
     """For whoever looks on while the server runs, or after it has stopped."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        found = database.execute("SELECT record FROM members").fetchall()
+        return _members(database)
+
+
+def _members(database: sqlite3.Connection) -> list[MemberRecord]:
+    """By number; what another version has written besides is left out."""
+    found = database.execute("SELECT record FROM members").fetchall()
     known = {field.name for field in fields(MemberRecord)}
     records = [json.loads(text) for (text,) in found]
     members = [MemberRecord(**{k: v for k, v in r.items() if k in known}) for r in records]

@@ -23,7 +23,16 @@ from fedhql.errors import AgentRefused, FedHQLError, MemberRefused
 from fedhql.federation.cohort import checked_answer
 from fedhql.remote.credentials import Credentials, channel_credentials
 from fedhql.remote.handshake import refusal
-from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_method, pack, unpack
+from fedhql.remote.window import fingerprint
+from fedhql.remote.wire import (
+    MOST_BYTES_TO_A_MEMBER,
+    PROTOCOL,
+    WireError,
+    channel_options,
+    join_method,
+    pack,
+    unpack,
+)
 from fedhql.remote.wire_pb2 import (
     FromMember,
     Goodbye,
@@ -40,7 +49,6 @@ from fedhql.results.files import whole_directory, write_atomically
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
-MOST_BYTES = 256 * 1024 * 1024
 KEEPALIVE_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0
 LEDGER, PLACE = "member.json", "place.json"
@@ -61,6 +69,7 @@ class _Place:
 
     applied: int = 0
     skipped: int = 0
+    last: int = 0  # the last one's fingerprint; 0 if it was skipped, or is not ours to know
 
 
 class _Over(Exception):
@@ -87,6 +96,7 @@ class Member:
         self._agent: BlackBoxAgent | None = None
         self._keeps = False  # whether it can be saved
         self._welcome, self._welcomed = Welcome(), False
+        self._stopping = False
         self._stream: Any = None  # while there is one
         self._writing = asyncio.Lock()
         self._reading: asyncio.Future[Any] | None = None  # what comes while the agent learns
@@ -94,18 +104,19 @@ class Member:
         self._ledger, self._place = _Ledger(), _Place()
         if (path := home / LEDGER).exists():
             self._ledger = _Ledger(**json.loads(path.read_text()))
-        if (latest := self._checkpoints.latest()) is not None:
+        latest = self._checkpoints.latest()
+        self._begun = latest is not None  # else it has nothing of the federation, or not any more
+        if latest is not None:
             self._place = _Place(**json.loads((latest / PLACE).read_text()))
 
     async def run(self) -> None:
         """Until the server says it is over. Raises MemberRefused if it will not have us."""
         # Apart, because a cancelled read would end the stream before we can say goodbye.
         work = asyncio.ensure_future(self._work())
-        stopped = False
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            stopped = True
+            self._stopping = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS), self._writing:
                     if self._stream is not None:
@@ -116,7 +127,7 @@ class Member:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-            if stopped:
+            if self._stopping and work.cancelled():  # else it may be in the middle of its work
                 self._checkpoint()
             if isinstance(self._agent, Closable):
                 self._agent.close()
@@ -131,6 +142,8 @@ class Member:
                 log.info("%s: %s", self._name, end)
                 return
             except (grpc.aio.AioRpcError, _Disconnected) as error:
+                if self._stopping:  # it was we who ended it
+                    await asyncio.Future()  # until we are cancelled
                 why = await self._explained(error)
                 if self._welcomed:
                     wait = FIRST_WAIT_SECONDS
@@ -150,8 +163,9 @@ class Member:
             hello = Hello(
                 protocol=PROTOCOL,
                 name=self._name,
-                federation=self._ledger.federation,
+                federation=self._ledger.federation if self._begun else "",
                 applied_improvements=self._place.applied,
+                last_improvement=self._place.last,
             )
             try:
                 await stream.write(FromMember(hello=hello))
@@ -202,7 +216,9 @@ class Member:
         return await asyncio.to_thread(refusal, self._address, self._credentials) or why
 
     def _channel(self) -> grpc.aio.Channel:
-        options = channel_options(most_bytes=MOST_BYTES, keepalive_seconds=self._keepalive)
+        options = channel_options(
+            most_bytes=MOST_BYTES_TO_A_MEMBER, keepalive_seconds=self._keepalive
+        )
         # Retries are ours, so that each connection begins with what we have now. A pool of its own:
         # else gRPC may go on waiting, for longer and longer, since an older connection failed.
         options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
@@ -217,7 +233,12 @@ class Member:
             self._welcome.most_states = welcome.most_states  # a server's settings may change
         else:
             self._welcome = welcome
-            if not self._ledger.federation:  # the first time: what was before is not ours
+            if self._ledger.federation not in ("", welcome.federation):
+                raise MemberRefused(
+                    f"{self._address} is federation {welcome.federation}, {self._home} belongs to "
+                    f"{self._ledger.federation}; a member needs a --home for each"
+                )
+            if not self._begun:  # what was before is not ours
                 self._place.applied = welcome.improvements
             try:
                 self._begin()
@@ -280,6 +301,7 @@ class Member:
         states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
         checked_answer(self._name, agent.q_values(states), 1, task.actions)
         self._agent, self._keeps = agent, isinstance(agent, Checkpointable)
+        self._begun = True
         if latest is None:  # so that its place is known from the start
             self._checkpoint()
         self._ledger.federation = self._welcome.federation
@@ -292,13 +314,14 @@ class Member:
             missed = order.skip_through - place.applied
             log.warning("%s: %d improvements are lost to it", self._name, missed)
             place.applied, place.skipped = order.skip_through, place.skipped + missed
+            place.last = 0
         for improvement in order.improvements:
             if improvement.number <= place.applied:
                 continue  # sent again by a server that could not know
             if improvement.number != place.applied + 1:
                 raise WireError(f"improvement {improvement.number} after {place.applied}")
             self._improve(improvement)
-            place.applied = improvement.number
+            place.applied, place.last = improvement.number, fingerprint(improvement)
 
     def _improve(self, improvement: Improvement) -> None:
         assert self._agent is not None

@@ -127,6 +127,11 @@ class Observation:
         return address.is_loopback or self._everywhere or str(address) in self._names
 
 
+def printable(text: str, most: int | None = None) -> str:
+    """What somebody else wrote, cut and escaped: it begins no line and moves no cursor."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:most])
+
+
 def status_json(status: FederationStatus) -> str:
     return json.dumps(_spelled(dataclasses.asdict(status)), allow_nan=False)
 

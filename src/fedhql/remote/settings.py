@@ -22,11 +22,12 @@ class ServiceSettings(BaseModel):
     """Whoever has not answered by then is left out of the exchange."""
     learning_deadline_seconds: PositiveFloat = 3_600.0
     """Likewise for a self-learning phase (rounds); and, once some have finished, for a quorum."""
-    return_seconds: PositiveFloat = 30.0
-    """How long a server that was started again waits for the members it had."""
+    return_seconds: PositiveFloat = 60.0
+    """How long a server that was started again waits for the members it had, and one that has
+    finished for those who are away; they look for it every half minute at least."""
     catch_up_improvements: PositiveInt = 256
     """The last so many are kept for members that were away; older ones they skip, and say so."""
-    value_bound: PositiveFloat = 1e6
+    value_bound: float = Field(1e6, gt=0, le=1e30)
     """An answer with a larger value is refused, as one with NaN or of the wrong shape is."""
     quarantine_after: PositiveInt = 3
     """Refused answers in a row."""
@@ -36,9 +37,10 @@ class ServiceSettings(BaseModel):
     """Between two rounds (continuous)."""
     chunk_env_steps: PositiveInt = 500
     """A member looks for questions after each (continuous)."""
-    most_states: PositiveInt = Field(65_536)
+    most_states: PositiveInt = 65_536
     """In one batch."""
-    most_message_bytes: PositiveInt = 64 * 1024 * 1024
+    most_message_bytes: PositiveInt = 16 * 1024 * 1024
+    """From a member."""
     most_messages_per_second: PositiveFloat = 1_000.0
     """From one member, on average; twice as many at once."""
     keepalive_seconds: PositiveFloat = 20.0

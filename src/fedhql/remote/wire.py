@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Improvement, OrderId, Tensor
 
 PROTOCOL = 1
+MOST_BYTES_TO_A_MEMBER = 256 * 1024 * 1024  # in one message
+MOST_AXES = 16
 SERVICE, JOIN = "fedhql.v1.Federation", "Join"
 # What may be said of states; float16 to float64, any whole number, truth values.
 INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -38,6 +40,8 @@ def unpack(
     kind = ON_THE_WIRE.get(tensor.dtype)
     if kind is None or dtype not in (None, tensor.dtype):
         raise WireError(f"dtype {tensor.dtype[:20]!r}, expected {dtype or 'an array of numbers'}")
+    if len(tensor.shape) > MOST_AXES:  # before anything is made of them
+        raise WireError(f"{len(tensor.shape)} axes, allowed: {MOST_AXES}")
     found = tuple(tensor.shape)
     if shape is not None and found != shape and not _fits(found, shape):
         expected = ", ".join("any" if n is None else str(n) for n in shape)

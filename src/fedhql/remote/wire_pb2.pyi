@@ -28,16 +28,18 @@ class FromServer(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "name", "federation", "applied_improvements")
+    __slots__ = ("protocol", "name", "federation", "applied_improvements", "last_improvement")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     name: str
     federation: str
     applied_improvements: int
-    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ...) -> None: ...
+    last_improvement: int
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ..., last_improvement: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("federation", "task", "improvements", "most_states")

@@ -1,0 +1,109 @@
+"""A federation to be served: what its file may say, and where its server keeps what it knows."""
+
+import json
+import math
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import NonNegativeInt
+
+from fedhql.environments.make import action_count, make_environment
+from fedhql.errors import SettingsError
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse
+from fedhql.remote.journal import Journal
+from fedhql.remote.settings import ServiceSettings
+from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER
+from fedhql.remote.wire_pb2 import Task
+from fedhql.results.files import write_atomically
+
+JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
+BYTES_OF_AN_ACTION_AND_A_TARGET = 12
+ROOM_BYTES = 1024  # for names, numbers and shapes
+
+
+class ServedSettings(TaskSettings):
+    """A federation whose agents are their owners'."""
+
+    service: ServiceSettings = ServiceSettings()
+    seed: NonNegativeInt = 0
+    """Of the server's and the evaluation's episodes."""
+
+
+def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
+    settings = parse(text, overrides, ServedSettings)
+    service, batch = settings.service, settings.federation.query_batch
+    if service.quorum > service.start_with:
+        raise SettingsError(
+            f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
+            f"{service.start_with}"
+        )
+    if service.members and len(service.members) < service.start_with:
+        raise SettingsError(
+            f"service.start_with is {service.start_with}, but service.members names "
+            f"{len(service.members)}"
+        )
+    if len(set(service.members)) < len(service.members):
+        raise SettingsError("service.members: a name is there twice")
+    if max(batch, settings.evaluation.episodes) > service.most_states:
+        raise SettingsError(
+            f"service.most_states is {service.most_states}; allowed: at least "
+            f"federation.query_batch ({batch}) and evaluation.episodes"
+        )
+    return settings
+
+
+def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
+    """The journal and the federation's identity; [service] may change, the rest may not."""
+    home.mkdir(parents=True, exist_ok=True)
+    kept = home / SETTINGS
+    if kept.exists():
+        before = read_served_settings(kept.read_text())
+        same_service = before.model_copy(update={"service": settings.service})
+        if differing := differing_keys(settings, same_service):
+            raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
+    write_atomically(kept, settings.as_toml())
+    journal = Journal(home / JOURNAL)
+    federation = journal.fact("federation")
+    if federation is None:
+        federation = uuid.uuid4().hex
+        journal.write(facts={"federation": federation})
+    return journal, federation
+
+
+def task_of(settings: ServedSettings) -> Task:
+    """SettingsError if its states do not fit into messages."""
+    env = make_environment(settings.environment.id, settings.environment.options)
+    space = env.observation_space
+    task = Task(
+        environment=settings.environment.id,
+        options={k: json.dumps(v) for k, v in settings.environment.options.items()},
+        discount=settings.environment.discount,
+        env_steps_per_member=settings.budget.env_steps_per_agent,
+        state_dtype=np.dtype(space.dtype).name,
+        state_shape=space.shape or (),
+        actions=action_count(env),
+    )
+    env.close()
+    _require_messages_fit(settings, task)
+    return task
+
+
+def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
+    """An improvement and the next question travel together; answers come back alone."""
+    state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
+    batch = settings.federation.query_batch
+    asked = max(batch, settings.evaluation.episodes)
+    to_member = batch * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
+    from_member = asked * task.actions * np.dtype(np.float32).itemsize
+    for what, bytes_, allowed in (
+        ("an improvement and a question", to_member, MOST_BYTES_TO_A_MEMBER),
+        ("an answer", from_member, settings.service.most_message_bytes),
+    ):
+        if bytes_ + ROOM_BYTES > allowed:
+            raise SettingsError(
+                f"federation.query_batch is {batch}, evaluation.episodes "
+                f"{settings.evaluation.episodes}: {what} would be {bytes_:,} bytes, allowed: "
+                f"{allowed - ROOM_BYTES:,}"
+            )

@@ -1,0 +1,129 @@
+"""serve, join and status: what they refuse, and what they write for people and their logs."""
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedhql.cli import network
+from fedhql.cli.main import app
+from fedhql.errors import MemberRefused, SettingsError
+from fedhql.remote.observation import Observation, printable
+from fedhql.remote.status import Event, FederationStatus, LatencyRecord, MemberStatus
+from tests.cli.running import fedhql
+from tests.remote.federating import federation
+
+FORGED = "[/x]\nall is well\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    "address", ["127.evil.example.org:7443", "localhost.evil.example:1", "::1234:7443"]
+)
+def test_without_certificates_only_this_machine_is_dialled(address: str, tmp_path: Path) -> None:
+    arguments = ("join", address, "--as", "ann", "--agent", "tabular", "--insecure")
+    done = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "ann")])
+    assert isinstance(done.exception, SettingsError)
+    assert str(done.exception) == f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])"
+
+
+@pytest.mark.parametrize("busy", ["--http", "--listen"])
+def test_a_port_in_use_is_one_line_and_nobody_was_let_in(busy: str, tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    file.write_text(federation())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"--http": 0, "--listen": 0, busy: taken.getsockname()[1]}
+        options = [part for name, n in ports.items() for part in (name, f"127.0.0.1:{n}")]
+        done = fedhql("serve", file, "--home", tmp_path / "fed", "--insecure", *options)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if "status page:" not in line]
+    ours = [line for line in lines if line.startswith("fedhql: error:")]
+    assert len(ours) == 1
+    assert f"127.0.0.1:{ports[busy]}" in ours[0]
+    assert "Traceback" not in done.stderr
+    assert "listens on port" not in done.stderr
+
+
+def test_the_status_is_text_whoever_wrote_it() -> None:
+    status = FederationStatus(
+        federation="f00",
+        environment="[/CartPole]",
+        mode="rounds",
+        stage="learning",
+        round=1,
+        improvements=0,
+        quorum=2,
+        env_steps_per_member=100,
+        server_env_steps=0,
+        uptime_seconds=1.0,
+        members=(MemberStatus(FORGED, "connected", 1, 1.0, 0, 0, 0, 0, 0),),
+        exchanges=LatencyRecord().status(),
+        spread=None,
+        td_error=None,
+        loss=None,
+        events=(Event("2026-03-14T09:26:53Z", "info", FORGED),),
+    )
+    with closing(Observation(lambda: status, "127.0.0.1", 0)) as page:
+        done = CliRunner().invoke(app, ["status", f"127.0.0.1:{page.port}"])
+    assert done.exit_code == 0, done.exception
+    assert "[/CartPole], federation f00: learning, round 1" in done.stdout
+    assert r"[/x]\nall is well\x1b[2J" in done.stdout
+    assert r"2026-03-14T09:26:53Z [/x]\nall is well\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_printable_is_cut_and_escaped() -> None:
+    assert printable("ä λ [x]") == "ä λ [x]"
+    assert printable("a\nb\x1b\u202e\x9b") == r"a\nb\x1b\u202e\x9b"
+    assert printable("abcdef", 3) == "abc"
+
+
+def test_a_refusal_in_the_words_of_another_is_printable() -> None:
+    async def refused() -> None:
+        raise MemberRefused(f"the server refuses ann: {FORGED}")
+
+    with pytest.raises(MemberRefused) as found:
+        network._run_until_stopped(refused())
+    assert str(found.value) == r"the server refuses ann: [/x]\nall is well\x1b[2J"
+
+
+LOGGING = f"""
+import asyncio, logging, warnings
+from fedhql.cli.network import _log_to_stderr
+
+_log_to_stderr(%r)
+logging.getLogger("fedhql.remote").info({FORGED!r})
+logging.getLogger("elsewhere").info("nobody asked")
+warnings.warn("an old function")
+async def fail():
+    asyncio.get_running_loop().create_task(lost())
+    await asyncio.sleep(0)
+async def lost():
+    raise ZeroDivisionError("of asyncio's")
+asyncio.run(fail())
+"""
+
+
+def logged(as_json: bool) -> list[str]:
+    command = [sys.executable, "-c", LOGGING % as_json]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+
+
+def test_a_json_log_is_json_whoever_logs() -> None:
+    ours, warning, lost = (json.loads(line) for line in logged(as_json=True))
+    assert (ours["level"], ours["text"]) == ("info", FORGED)
+    assert "an old function" in warning["text"]
+    assert "never retrieved" in lost["text"]
+    assert "ZeroDivisionError: of asyncio's" in lost["traceback"]
+
+
+def test_in_a_plain_log_a_message_is_a_line() -> None:
+    ours, warning, lost, *traceback = logged(as_json=False)
+    assert ours.endswith(r"INFO [/x]\nall is well\x1b[2J")
+    assert "an old function" in warning
+    assert "never retrieved" in lost
+    assert traceback[-1] == "ZeroDivisionError: of asyncio's"
