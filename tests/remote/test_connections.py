@@ -203,6 +203,27 @@ def test_a_new_connection_brings_no_new_allowance_of_messages(tmp_path: Path) ->
     asyncio.run(run())
 
 
+def test_one_connection_has_few_streams(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+            grpc.aio.insecure_channel(
+                server.address, [("grpc.use_local_subchannel_pool", 1)]
+            ) as another,
+        ):
+            calls = [(await hello(channel, f"ann{n}"))[0] for n in range(gate.STREAMS)]
+            waiting = asyncio.ensure_future(hello(channel, "eve"))
+            _, answer = await hello(another, "mal")
+            assert answer.HasField("welcome")
+            assert "eve" not in server.hub.members
+            calls[0].cancel()
+            _, answer = await waiting
+            assert answer.HasField("welcome")
+
+    asyncio.run(run())
+
+
 async def read_on(call: Any) -> None:
     while await call.read() is not grpc.aio.EOF:
         pass

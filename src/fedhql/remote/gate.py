@@ -44,6 +44,12 @@ class _Refused(Exception):
         self.told = told  # here, before; only the other side hears it again
 
 
+def _require_name(name: str) -> None:
+    """One that may stand in logs and files, whoever made the certificate."""
+    if not NAME.fullmatch(name):
+        raise _Refused(f"a member needs a name of {NAME_RULE}")
+
+
 class _RateLimit:
     """A bucket that fills at `per_second` and holds `at_once`."""
 
@@ -152,7 +158,7 @@ class Gate:
             self._require_welcome(name, hello)
         except _Refused as error:
             if not error.told:
-                who = f"{printable(name, 64)} at {peer}" if name else peer
+                who = f"{name} at {peer}" if name else peer
                 self._hub.tell(f"{who} is refused: {error}", level="warning", keep=False)
             goodbye = Goodbye(reason=error.reason, detail=str(error))
             # It may have gone, or not read; then it does not matter.
@@ -213,14 +219,13 @@ class Gate:
         hello = first.hello
         if not name:
             name = hello.name
+            _require_name(name)
         elif hello.name and hello.name != name:
             raise _Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
         return name, hello
 
     def _require_allowed(self, name: str) -> None:
-        """A name that may stand in logs and files; and not too often."""
-        if not NAME.fullmatch(name):
-            raise _Refused(f"a member needs a name of {NAME_RULE}")
+        """Not too often."""
         allowance = self._allowance(name)
         if allowance.connections.take():
             allowance.exceeded = False
@@ -245,6 +250,7 @@ class Gate:
             name, serial = peer_of(context.auth_context()["x509_pem_cert"][0])
         except CredentialsError as error:
             raise _Refused(str(error)) from error
+        _require_name(name)
         try:
             revoked = self._revoked_serials()
         except CredentialsError as error:  # nobody comes in on a list that cannot be trusted
