@@ -15,9 +15,10 @@ class Authority:
         create_authority(home, days=100, now=self._now - timedelta(days=50))
 
     def make(self, name: str, *, days_ago: int = 0, hosts: tuple[str, ...] = ()) -> Credentials:
-        issue(self.home, name, days=10, hosts=hosts, now=self._now - timedelta(days=days_ago))
+        then = self._now - timedelta(days=days_ago)
+        issue(self.home, name, days=10, hosts=hosts, now=then)
         pair = (self.home / f"{name}.crt", self.home / f"{name}.key")
-        return load_credentials(self.home / "ca.crt", *pair, now=self._now, check_dates=False)
+        return load_credentials(self.home / "ca.crt", *pair, now=then)
 
     def revoke(self, name: str) -> None:
         revoke(self.home, name, now=self._now)

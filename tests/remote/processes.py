@@ -71,10 +71,10 @@ class Processes:
         process.send_signal(how)
         return process.wait(PATIENCE_SECONDS)
 
-    def finish(self, *names: str) -> None:
+    def finish(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Each ends by itself, and well."""
         for name in names or tuple(self.running):
-            assert self.running.pop(name).wait(PATIENCE_SECONDS) == 0, self.log(name)
+            assert self.running.pop(name).wait(seconds) == 0, self.log(name)
 
     def log(self, name: str) -> str:
         path = self.directory / f"{name}.log"

@@ -49,7 +49,7 @@ def kill_at_random(directory: Path, mode: str, seed: int, kills: int, budget: in
             running.kill(victim)
             assert_exact_shares(running.home, budget)
             start(victim)
-        running.finish()
+        running.finish(seconds=600)  # where processes start slowly, most is still to be done
 
 
 def check(directory: Path, budget: int) -> None:
@@ -63,13 +63,13 @@ def check(directory: Path, budget: int) -> None:
         assert not account.quarantined
 
 
-def test_fifteen_seconds_of_chaos(tmp_path: Path) -> None:
+def test_a_little_chaos(tmp_path: Path) -> None:
     kill_at_random(tmp_path, "rounds", seed=1, kills=4, budget=600)
     check(tmp_path, 600)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rounds", "continuous"])
-def test_two_minutes_of_chaos(mode: str, tmp_path: Path) -> None:
+def test_much_chaos(mode: str, tmp_path: Path) -> None:
     kill_at_random(tmp_path, mode, seed=2, kills=46, budget=7_200)
     check(tmp_path, 7_200)

@@ -212,7 +212,8 @@ def status(
         path = Path(where) / "journal.sqlite"
         if not path.exists():
             raise SettingsError(f"{where} holds no federation: there is no {path.name}")
-        console.print(_members_table([vars(member) for member in read_members(path)]))
+        found = [vars(member) | {"state": member.state()} for member in read_members(path)]
+        console.print(_members_table(found))
         return
     url = (where if "//" in where else f"http://{where}").rstrip("/") + "/status.json"
     try:
@@ -245,16 +246,9 @@ def _members_table(members: list[dict[str, Any]]) -> Table:
     for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
         table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
     for member in members:
-        state = member.get("state") or _state_on_disk(member)
-        name, state = _as_it_is(member["name"]), _as_it_is(state)
+        name, state = _as_it_is(member["name"]), _as_it_is(member["state"])
         table.add_row(name, state, *(f"{member[column]:,}" for column in columns))
     return table
-
-
-def _state_on_disk(member: dict[str, Any]) -> str:
-    if member["quarantined"]:
-        return "quarantined"
-    return "finished" if member["finished"] else "unknown"
 
 
 async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
