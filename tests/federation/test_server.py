@@ -13,8 +13,8 @@ from fedhql.federation import (
     FederationServer,
     InProcessCohort,
     RoundProgress,
-    fed_ucb,
-    fed_ucb_bernstein,
+    bernstein,
+    mean_std,
 )
 
 LEARNING_RATE, DISCOUNT = 0.5, 0.9
@@ -81,7 +81,7 @@ def server(
     return FederationServer(
         InProcessCohort(agents, 2),
         environments,
-        lambda q: fed_ucb(q, exploration),
+        mean_std(exploration),
         horizon_steps=horizon,
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
@@ -121,15 +121,15 @@ def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> 
 
 def test_the_rule_is_a_setting() -> None:
     agents = [Linear([1, 0]), Linear([1, 1.8])]
-    bernstein = FederationServer(
+    theoretical = FederationServer(
         InProcessCohort(agents, 2),
         Counting({}),
-        lambda q: fed_ucb_bernstein(q, bound=2.0, confidence=1.0),
+        bernstein(bound=2.0, confidence=1.0),
         horizon_steps=1,
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
     )
-    bernstein.federate(PLENTY, [1])  # 0.9 + sqrt(2 · 0.81 / 2) beats 1
+    theoretical.federate(PLENTY, [1])  # 0.9 + sqrt(2 · 0.81 / 2) beats 1
     assert agents[0].improvements[-1][1] == [1]
 
 
@@ -227,7 +227,7 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
         federation = FederationServer(
             InProcessCohort([agent], 2),
             Counting({}),
-            lambda q: fed_ucb(q, 0.0),
+            mean_std(0.0),
             horizon_steps=2,
             learning_rate=LEARNING_RATE,
             discount=DISCOUNT,

@@ -18,7 +18,7 @@ from fedhql.errors import SettingsError
 from fedhql.experiments.build import build_batch, build_server
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import TaskSettings, differing_keys, parse
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse, wrong_trim
 from fedhql.federation import Budget, RoundFigures, RoundProgress
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.hub import Hub, Stopped, TooFew
@@ -45,7 +45,9 @@ class ServedSettings(TaskSettings):
 
 def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
     settings = parse(text, overrides, ServedSettings)
-    service, batch = settings.service, settings.federation.query_batch
+    service, federation = settings.service, settings.federation
+    if wrong := wrong_trim(federation, service.quorum, "answers (service.quorum)"):
+        raise SettingsError(wrong)
     if service.quorum > service.start_with:
         raise SettingsError(
             f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
@@ -58,10 +60,14 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is there twice")
+    batch, least = federation.query_batch, f"federation.query_batch ({federation.query_batch})"
+    if federation.all_actions:
+        actions = task_of(settings).actions
+        batch, least = batch * actions, f"{least} times {actions} actions"
     if max(batch, settings.evaluation.episodes) > service.most_states:
         raise SettingsError(
             f"service.most_states is {service.most_states}; allowed: at least "
-            f"federation.query_batch ({batch}) and evaluation.episodes"
+            f"{least} and evaluation.episodes"
         )
     return settings
 
