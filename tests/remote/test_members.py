@@ -225,6 +225,24 @@ WRONG = {
 }
 
 
+ALL_ACTIONS = "federation.broadcast='all-actions'"
+TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
+WRONG_TOGETHER = {
+    (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least "
+    "federation.query_batch (4) times 4 actions and evaluation.episodes",
+    TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
+}
+
+
+@pytest.mark.parametrize("overrides", WRONG_TOGETHER)
+def test_what_the_federation_asks_of_the_service(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_served_settings(federation(), overrides)
+    assert WRONG_TOGETHER[overrides] in str(caught.value)
+    read_served_settings(federation(), [ALL_ACTIONS, "service.most_states=16"])
+    read_served_settings(federation(), [*TRIMMED, "service.start_with=3", "service.quorum=3"])
+
+
 @pytest.mark.parametrize("setting", WRONG)
 def test_wrong_service_settings_are_one_line(setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
