@@ -123,7 +123,7 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
         step = _server_step(
             server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights
         )
-        broadcast = np.repeat(running, step.actions.shape[1] // running.shape[1], axis=1)
+        broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():
                 record.actions.append(np.asarray(step.actions)[lane, broadcast[lane]])

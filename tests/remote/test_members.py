@@ -227,7 +227,7 @@ WRONG = {
 
 ALL_ACTIONS = "federation.broadcast='all-actions'"
 TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
-WRONG_TOGETHER = {
+WRONG_TOGETHER: dict[tuple[str, ...], str] = {
     (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least "
     "federation.query_batch (4) times 4 actions and evaluation.episodes",
     TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",

@@ -60,6 +60,7 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is there twice")
+    # Rows of the largest batch, which is an improvement's where all actions have targets.
     batch, least = federation.query_batch, f"federation.query_batch ({federation.query_batch})"
     if federation.all_actions:
         actions = task_of(settings).actions

@@ -34,8 +34,8 @@ def median(q: Array, *, where: Any = True) -> Array:
 
 def mad(q: Array, *, where: Any = True) -> Array:
     """1.4826 · the median distance from the median."""
-    distances: Array = abs(q - median(q, where=where))
-    return MAD_TO_STD * median(distances, where=where)
+    spread: Array = MAD_TO_STD * median(abs(q - median(q, where=where)), where=where)
+    return spread
 
 
 def trimmed_mean(q: Array, trim: Any, *, where: Any = True) -> Array:
@@ -75,9 +75,9 @@ def weighted_std(q: Array, *, where: Any = True) -> Array:
 
 def bellman_weights(
     q_selected: Array,
-    rewards: Array,
-    next_q: Array,
-    terminated: Array,
+    rewards: Any,
+    next_q: Any,
+    terminated: Any,
     *,
     discount: float,
     where: Any = True,
