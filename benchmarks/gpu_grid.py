@@ -55,6 +55,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
         exploration=lambdas,
         bound=jnp.zeros(F),
         confidence=jnp.zeros(F),
+        trim=jnp.zeros(F),
         learning_rate=jnp.full(F, federation["learning_rate"]),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),

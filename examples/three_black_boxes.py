@@ -27,7 +27,7 @@ from fedhql.contract import Actions, BlackBoxAgent, States, Values
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.federation import Budget, FederationServer, InProcessCohort, fed_ucb
+from fedhql.federation import Budget, FederationServer, InProcessCohort, mean_std
 
 ENV_ID, ACTION_COUNT, EPISODE_STEPS, DISCOUNT = "CartPole-v1", 2, 500, 0.97
 HORIZON_STEPS, QUERY_BATCH, TEST_EPISODES = 16, 32, 10
@@ -255,7 +255,7 @@ def learn(arm: str, env_steps_per_agent: int, seed: int) -> NDArray[np.float64]:
     server = FederationServer(
         cohort,
         EnvironmentBatch(ENV_ID, QUERY_BATCH),
-        lambda q_NBA: fed_ucb(q_NBA, exploration=1.0),
+        mean_std(exploration=1.0),
         horizon_steps=HORIZON_STEPS,
         learning_rate=0.05,
         discount=DISCOUNT,

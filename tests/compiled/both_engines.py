@@ -17,7 +17,7 @@ from fedhql.experiments.build import build_agents, build_batch, build_cohort, bu
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.federation import Answers, Budget, Cohort
+from fedhql.federation import Answers, Budget, Cohort, rule_named
 from fedhql.results.run_directory import Cell
 
 Floats = NDArray[Any]
@@ -116,16 +116,21 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     numbers = server.cohort.first(grid._numbers, F)
     episodes = server.lanes.begin(jnp.asarray(seeds_FB.ravel()))
     running = np.ones(seeds_FB.shape, dtype=bool)
+    weighted = rule_named(server.rule, grid._arms).weighted
+    weights = jnp.zeros((F, grid._shape[1])) if weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
     for _ in range(server.horizon_steps):
-        step = _server_step(server, learners, numbers, grid._arms, episodes, jnp.asarray(running))
+        step = _server_step(
+            server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights
+        )
+        broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():
-                record.actions.append(np.asarray(step.actions)[lane, running[lane]])
-                record.targets.append(np.asarray(step.targets)[lane, running[lane]])
+                record.actions.append(np.asarray(step.actions)[lane, broadcast[lane]])
+                record.targets.append(np.asarray(step.targets)[lane, broadcast[lane]])
         sums, spent = sums + np.asarray(step.sums), spent + running.sum(axis=1)
         running &= ~np.asarray(step.ended)
-        learners, episodes = step.learners, step.episodes
+        learners, episodes, weights = step.learners, step.episodes, step.weights
     put = lambda all_, new: all_.at[: len(new)].set(new)  # noqa: E731
     grid.learners = jax.tree.map(put, grid.learners, learners)
     for lane, record in enumerate(records):

@@ -86,6 +86,32 @@ def test_the_server_does_the_same(cell: Cell, compiled: Histories, messages: His
         close(ours.figures, theirs.figures)
 
 
+PAST_THE_PAPER = read_settings(
+    SETTINGS.as_toml(),
+    [
+        "federation.rule=bellman-weighted",
+        "federation.broadcast=all-actions",
+        "federation.learning_rate=1",
+    ],
+)
+
+
+def test_rules_past_the_paper_do_the_same_step_by_step() -> None:
+    """Weights go from step to step, and rows are broadcast in the same order."""
+    cells = FEDERATED[:2]
+    histories = by_compiled_programs(PAST_THE_PAPER, cells, ROUNDS)
+    for cell, history in zip(cells, histories, strict=True):
+        for ours, theirs in zip(history, by_messages(PAST_THE_PAPER, cell, ROUNDS), strict=True):
+            for mine, other in zip(ours.actions, theirs.actions, strict=True):
+                np.testing.assert_array_equal(mine, other)
+                assert mine.tolist() == [0, 1] * (len(mine) // 2)
+            for mine, other in zip(ours.targets, theirs.targets, strict=True):
+                close(mine, other)
+            close(ours.figures, theirs.figures)
+            for n in range(3):
+                close(ours.improved[n], theirs.improved[n])
+
+
 CARRIED = read_settings(
     SETTINGS.as_toml(),
     ["federation.server_environments=carry-over", "federation.horizon_steps=5"],

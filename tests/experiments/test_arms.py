@@ -20,6 +20,10 @@ BERNSTEIN = read_settings(
     TEXT.replace("exploration = 2.0", 'rule = "bernstein"\nbound = 5.0\nconfidence = 1.0')
 )
 
+TRIMMED = read_settings(
+    TEXT.replace("[federation]", '[federation]\nrule = "trimmed"\ntrim = 0.4') + "[[agents]]\n" * 2
+)
+
 
 @pytest.mark.parametrize("arm", ["independent", "fedhql"])
 def test_the_settings_own_arms_change_nothing(arm: str) -> None:
@@ -34,11 +38,16 @@ def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
     assert changed.model_copy(update={"federation": SETTINGS.federation}) == SETTINGS
     assert settings_of_arm(BERNSTEIN, "bound=2").federation.bound == 2
     assert settings_of_arm(BERNSTEIN, "bound=2").federation.rule == "bernstein"
+    assert settings_of_arm(TRIMMED, "trim=1").federation.trim == 1
 
 
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
     """There every default is written out, and so was given."""
-    for settings, arm in [(SETTINGS, "exploration=3"), (BERNSTEIN, "confidence=2")]:
+    for settings, arm in [
+        (SETTINGS, "exploration=3"),
+        (BERNSTEIN, "confidence=2"),
+        (TRIMMED, "trim=1"),
+    ]:
         again = read_settings(settings.as_toml())
         assert settings_of_arm(again, arm) == settings_of_arm(settings, arm)
 
@@ -67,6 +76,9 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (SETTINGS, "bound=1", r"--arm bound=1: federation.bound is for rule = 'bernstein'"),
         (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
         (BERNSTEIN, "bound=0", r"bound"),
+        (SETTINGS, "broadcast=all-actions", r"'broadcast' is no change"),
+        (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
+        (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
 )
 def test_what_is_no_arm(settings: ExperimentSettings, arm: str, message: str) -> None:

@@ -3,6 +3,7 @@ import pytest
 from fedhql.errors import SettingsError
 from fedhql.experiments.presets import preset_names, preset_text
 from fedhql.experiments.settings import differing_keys, read_settings
+from fedhql.federation import RULES
 
 SMALL = """
 [environment]
@@ -21,6 +22,7 @@ def test_defaults_are_the_papers() -> None:
     federation = read_settings(SMALL).federation
     assert (federation.exploration, federation.learning_rate) == (1.0, 0.05)
     assert (federation.horizon_steps, federation.query_batch) == (16, 128)
+    assert (federation.rule, federation.broadcast) == ("mean-std", "chosen")
     assert read_settings(SMALL).evaluation.episodes == 10
 
 
@@ -53,8 +55,16 @@ def test_resolved_settings_read_back_as_themselves() -> None:
         ("federation.explorration=1", r"federation.explorration: unknown key; did you mean 'explo"),
         (
             "federation.rule=median",
-            r"federation.rule: 'median' is wrong; allowed: 'mean-std', 'bernstein'",
+            r"federation.rule: 'median' is wrong; allowed: 'mean-std', 'bernstein', 'median-mad', "
+            r"'trimmed', 'bellman-weighted'",
         ),
+        (
+            "federation.broadcast=all",
+            r"federation.broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'",
+        ),
+        ("federation.trim=1", r"federation.trim is for rule = 'trimmed', not 'mean-std'"),
+        ("federation.trim=0", r"federation.trim: 0 is wrong; allowed: a number > 0"),
+        ("federation.rule=trimmed", r"federation.rule = 'trimmed' needs federation.trim > 0"),
         ("federation.bound=1", r"federation.bound is for rule = 'bernstein'"),
         ("federation.rule=bernstein", r"needs federation.bound"),
         ("environment.discount=1.5", r"environment.discount: 1.5 is wrong; .* > 0 and <= 1"),
@@ -97,6 +107,49 @@ def test_what_is_wrong_is_named_with_what_is_allowed(override: str, message: str
 def test_broken_files(text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(text)
+
+
+BERNSTEIN = ("federation.rule=bernstein", "federation.bound=1", "federation.confidence=1")
+OF_FIVE = r"; allowed: 1 to 2 of 5 agents, or a share from 1/5 to below 0.5"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((*BERNSTEIN, "federation.exploration=3"), r"federation.exploration is for .*no λ"),
+        ((*BERNSTEIN, "federation.trim=1"), r"trim is for rule = 'trimmed', not 'bernstein'"),
+        (
+            ("federation.rule=median-mad", "federation.bound=1"),
+            r"federation.bound is for rule = 'bernstein', not 'median-mad'",
+        ),
+        (("federation.rule=trimmed", "federation.trim=3"), rf"federation.trim is 3{OF_FIVE}"),
+        (("federation.rule=trimmed", "federation.trim=1.5"), rf"federation.trim is 1.5{OF_FIVE}"),
+        (("federation.rule=trimmed", "federation.trim=0.5"), rf"federation.trim is 0.5{OF_FIVE}"),
+        (("federation.rule=trimmed", "federation.trim=0.1"), rf"federation.trim is 0.1{OF_FIVE}"),
+    ],
+)
+def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_settings(preset_text("cartpole-n5"), overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_trimming_needs_three_agents() -> None:
+    with pytest.raises(SettingsError, match=r"'trimmed' needs at least 3 agents; there are 2"):
+        read_settings(SMALL, ["federation.rule=trimmed", "federation.trim=1"])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("trim", [2, 0.2])
+def test_every_rule_can_be_chosen_and_reads_back_as_itself(rule: str, trim: float) -> None:
+    numbers = {"exploration": 3, "bound": 5, "confidence": 1, "trim": trim}
+    own = [f"federation.{key}={numbers[key]}" for key in RULES[rule][1]]
+    settings = read_settings(
+        preset_text("cartpole-n5"),
+        [f"federation.rule={rule}", "federation.broadcast=all-actions", *own],
+    )
+    assert settings.federation.all_actions
+    assert read_settings(settings.as_toml()) == settings
 
 
 def test_overrides_reach_one_agent_or_all() -> None:

@@ -1,7 +1,9 @@
 """Algorithm 1.a step by step, against scripted environments and agents that answer by rule."""
 
+import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,12 @@ from fedhql.federation import (
     FederationServer,
     InProcessCohort,
     RoundProgress,
-    fed_ucb,
-    fed_ucb_bernstein,
+    Rule,
+    bellman_weighted,
+    bernstein,
+    mean_std,
+    median_mad,
+    trimmed,
 )
 
 LEARNING_RATE, DISCOUNT = 0.5, 0.9
@@ -76,15 +82,21 @@ class Linear:
 
 
 def server(
-    agents: Sequence[Any], environments: Counting, exploration: float = 0.0, horizon: int = 16
+    agents: Sequence[Any],
+    environments: Counting,
+    exploration: float = 0.0,
+    horizon: int = 16,
+    rule: Rule | None = None,
+    all_actions: bool = False,
 ) -> FederationServer:
     return FederationServer(
         InProcessCohort(agents, 2),
         environments,
-        lambda q: fed_ucb(q, exploration),
+        rule or mean_std(exploration),
         horizon_steps=horizon,
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
+        all_actions=all_actions,
     )
 
 
@@ -119,17 +131,105 @@ def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> 
     assert equal.improvements[0][1] == [0]
 
 
+@pytest.mark.parametrize("rule", [median_mad(1.0), trimmed(1.0, trim=1)])
+def test_the_centre_stands_wherever_the_paper_has_the_mean(rule: Rule) -> None:
+    """In the score, in q̄(s, ā), in the maximum over q̄(s', b); a liar is in none of them."""
+    liar = Linear([0, 1e9])
+    agents = [Linear([2, 1]), liar, Linear([3, 1])]
+    _, figures = server(agents, Counting({}), horizon=1, rule=rule).federate(PLENTY, [10])
+    states, actions, targets = liar.improvements[0]
+    centre = 20.0  # of 0, 20 and 30
+    assert (states, actions) == ([10], [0])
+    assert targets == [pytest.approx(centre + 0.5 * (0.9 * 22 - centre))]
+    assert figures.spread <= 1.4826 * 10
+    assert figures.td_error == pytest.approx(abs(0.9 * 22 - centre), rel=1e-4)
+
+
+def test_all_actions_have_targets_the_chosen_one_fed_tds() -> None:
+    agents = [Linear([1, 0]), Linear([3, 1])]
+    federation = server(agents, Counting({1: 1}), horizon=1, all_actions=True)
+    budget, figures = federation.federate(PLENTY, [10, 20])
+    expected = [20 + 0.5 * (0.9 * 22 - 20), 5.0, 40 + 0.5 * (0 - 40), 10.0]
+    for agent in agents:
+        (states, actions, targets), *more = agent.improvements
+        assert not more
+        assert (states, actions) == ([10, 10, 20, 20], [0, 1, 0, 1])
+        np.testing.assert_allclose(targets, expected, rtol=1e-6)
+        assert agent.queries == [[10, 20], [11]]
+    assert budget.server_env_steps == figures.server_env_steps == 2  # rows cost nothing
+    own = np.array([[10.0, 0, 20, 0], [30, 10, 60, 20]])
+    assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
+
+
+class AtParity(Linear):
+    """One pair of values at even states, another at odd ones."""
+
+    def __init__(self, even: Sequence[float], odd: Sequence[float]) -> None:
+        super().__init__([0, 0])
+        self.even, self.odd = even, odd
+
+    def q_values(self, states: Any) -> Any:
+        super().q_values(states)
+        return np.where(states % 2, [self.odd], [self.even])
+
+
+def weight(promised: float, came: float) -> float:
+    return 1 / ((abs(came - promised) / promised) ** 2 + 0.1**2)
+
+
+def test_weights_are_of_the_steps_own_transitions_and_choose_the_next_action() -> None:
+    # Together they prefer action 0, whose reward is 0. What the second said of it does not come.
+    keeps, breaks = AtParity([9, 8], [2, 10]), AtParity([40, 0], [20, 0])
+    seen: list[RoundProgress] = []
+    federation = server([keeps, breaks], Counting({}), horizon=2, rule=bellman_weighted(0.0))
+    federation.federate(PLENTY, [0], after_step=seen.append)
+    first, second = weight(9, 0.9 * 10), weight(40, 0.9 * 20)
+    assert seen[0].weights == pytest.approx({"agent1": first, "agent2": second}, rel=1e-5)
+    share = first / (first + second)
+    q, next_q = share * 9 + (1 - share) * 40, share * 10
+    (_, actions, targets), (_, next_actions, _) = keeps.improvements
+    assert targets == [pytest.approx(q + 0.5 * (0.9 * next_q - q), rel=1e-5)]
+    assert (actions, next_actions) == ([0], [1])  # by equal weights it would have been 0 again
+    federation.federate(PLENTY, [1])
+    assert keeps.improvements[2][1] == [0]  # as in a new round it is
+
+
+def test_whoever_is_not_usable_at_both_queries_has_no_weight() -> None:
+    nan, four, eight = [np.nan] * 2, [4.0] * 2, [8.0] * 2
+    for first, expected, members in (
+        (AtParity(four, four), 4 + 0.5 * (0.9 * 4 - 4), ["agent1"]),
+        # Nobody is: then all that answered count alike.
+        (AtParity(nan, four), 8 + 0.5 * (0.9 * 4 - 8), []),
+    ):
+        seen: list[RoundProgress] = []
+        federation = server(
+            [first, AtParity(eight, nan)], Counting({}), horizon=1, rule=bellman_weighted(1.0)
+        )
+        federation.federate(PLENTY, [0], after_step=seen.append)
+        assert list(seen[0].weights) == members
+        assert first.improvements[0][2] == [pytest.approx(expected)]
+
+
+def test_weights_where_every_episode_terminated() -> None:
+    agent = Linear([0, 0], offset=4.0)
+    seen: list[RoundProgress] = []
+    federation = server([agent], Counting({0: 1}), rule=bellman_weighted(0.0))
+    federation.federate(Budget(1000, 1), [0], after_step=seen.append)
+    assert seen[0].weights == {"agent1": pytest.approx(weight(4, 0), rel=1e-5)}
+    assert agent.improvements[0][2] == [pytest.approx(4 + 0.5 * (0 - 4))]
+
+
 def test_the_rule_is_a_setting() -> None:
     agents = [Linear([1, 0]), Linear([1, 1.8])]
-    bernstein = FederationServer(
+    theoretical = FederationServer(
         InProcessCohort(agents, 2),
         Counting({}),
-        lambda q: fed_ucb_bernstein(q, bound=2.0, confidence=1.0),
+        bernstein(bound=2.0, confidence=1.0),
         horizon_steps=1,
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
     )
-    bernstein.federate(PLENTY, [1])  # 0.9 + sqrt(2 · 0.81 / 2) beats 1
+    theoretical.federate(PLENTY, [1])  # 0.9 + sqrt(2 · 0.81 / 2) beats 1
     assert agents[0].improvements[-1][1] == [1]
 
 
@@ -227,7 +327,7 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
         federation = FederationServer(
             InProcessCohort([agent], 2),
             Counting({}),
-            lambda q: fed_ucb(q, 0.0),
+            mean_std(0.0),
             horizon_steps=2,
             learning_rate=LEARNING_RATE,
             discount=DISCOUNT,
@@ -239,11 +339,18 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
     assert asked == [[[10], [11], [10], [11]], [[10], [11], [12], [13]]]
 
 
-def test_a_round_goes_on_where_it_stopped() -> None:
+@pytest.mark.parametrize("rule", [mean_std(0.0), bellman_weighted(0.5)])
+def test_a_round_goes_on_where_it_stopped(rule: Rule) -> None:
     """Two steps, then a server that knows only the progress and the environments' states."""
-    seeds, budget = [10, 20, 30], Budget(env_steps_per_agent=100, agents=1)
+    seeds, budget = [10, 20, 30], Budget(env_steps_per_agent=100, agents=2)
     ends = {1: 3}
-    whole = server([Linear([1, 2])], Counting(terminates=ends)).federate(budget, seeds)
+
+    def federation(environments: Counting) -> tuple[Linear, FederationServer]:
+        agents = [Linear([1, 2]), Linear([2.5, -1])]
+        return agents[0], server(agents, environments, rule=rule)
+
+    undisturbed, first = federation(Counting(terminates=ends))
+    whole = first.federate(budget, seeds)
 
     class Killed(Exception): ...
 
@@ -256,8 +363,11 @@ def test_a_round_goes_on_where_it_stopped() -> None:
 
     environments = Counting(terminates=ends)
     with pytest.raises(Killed):
-        server([Linear([1, 2])], environments).federate(budget, seeds, after_step=kill_at_two)
+        federation(environments)[1].federate(budget, seeds, after_step=kill_at_two)
     left = budget.after_server_steps(seen[-1].server_env_steps)
-    again = server([Linear([1, 2])], environments).federate(left, seeds, going_on=seen[-1])
-    assert again == whole
+    kept = RoundProgress(**json.loads(json.dumps(asdict(seen[-1]))))  # as a journal keeps it
+    agent, second = federation(environments)
+    assert second.federate(left, seeds, going_on=kept) == whole
+    assert agent.improvements == undisturbed.improvements[2:]
+    assert bool(kept.weights) == rule.weighted
     assert [progress.server_env_steps for progress in seen] == [3, 6]

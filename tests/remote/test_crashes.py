@@ -65,10 +65,16 @@ async def live_until_death(home: Path, text: str, port: int, journal: DyingJourn
         return False
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["", 'rule = "bellman-weighted"\nbroadcast = "all-actions"\n'],
+    ids=["paper", "weighted"],
+)
 def test_a_server_that_dies_at_any_writing_does_what_an_undisturbed_one_does(
-    tmp_path: Path,
+    tmp_path: Path, rule: str
 ) -> None:
     text = federation(BUDGET, start_with=3, quorum=3, return_seconds=1, members=NAMES)
+    text = text.replace("[federation]\n", f"[federation]\n{rule}")
 
     async def disturbed(home: Path, directory: Path, deaths: int) -> int:
         async with serving(home, text) as first:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedhql.errors import MemberRefused, SettingsError
-from fedhql.experiments.served import open_home, read_served_settings
+from fedhql.experiments.served import open_home, read_served_settings, task_of
 from fedhql.remote.member import Member
 from tests.remote.federating import (
     accounts,
@@ -349,14 +349,34 @@ WRONG = {
     "members=[1, 2]": "service.members.1: 1 is wrong; allowed: a list, each a string",
     "value_bound=nan": "service.value_bound: nan is wrong; allowed: a number > 0",
     "exchange_deadline_seconds=-1": "service.exchange_deadline_seconds: -1 is wrong",
-    "most_states=3": "service.most_states is 3; allowed: at least federation.query_batch (4)",
+    "most_states=3": "service.most_states is 3; allowed: at least 4 (federation.query_batch is 4, "
+    "with 4 actions; evaluation.episodes is 1)",
+    "most_message_bytes=1087": "an answer would be 64 bytes, allowed: 63",
     "quorumm=1": "service.quorumm: unknown key; did you mean 'quorum'?",
 }
+
+
+ALL_ACTIONS = "federation.broadcast='all-actions'"
+TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
+WRONG_TOGETHER: dict[tuple[str, ...], str] = {
+    (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least 16 (",
+    TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
+}
+
+
+@pytest.mark.parametrize("overrides", WRONG_TOGETHER)
+def test_what_the_federation_asks_of_the_service(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        task_of(read_served_settings(federation(), overrides))
+    assert WRONG_TOGETHER[overrides] in str(caught.value)
+    for good in ([ALL_ACTIONS, "service.most_states=16"],
+                 [*TRIMMED, "service.start_with=3", "service.quorum=3"]):  # fmt: skip
+        task_of(read_served_settings(federation(), good))
 
 
 @pytest.mark.parametrize("setting", WRONG)
 def test_wrong_service_settings_are_one_line(setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        read_served_settings(federation(), [f"service.{setting}"])
+        task_of(read_served_settings(federation(), [f"service.{setting}"]))
     assert WRONG[setting] in str(caught.value)
     assert "\n" not in str(caught.value)

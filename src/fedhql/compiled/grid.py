@@ -41,6 +41,7 @@ class Grid:
         budget_env_steps: int,
         pad: bool,
         carry_over: bool = False,
+        all_actions: bool = False,
         backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     ) -> None:
@@ -66,6 +67,7 @@ class Grid:
             horizon_steps=int(max(arms.horizon_steps, default=0)),
             discount=discount,
             carry_over=carry_over,
+            all_actions=all_actions,
         )
         self._open: tuple[Episodes, Array] | None = None  # the server's episodes that go on
         self._on_self_learned = on_self_learned  # after each population, for progress displays

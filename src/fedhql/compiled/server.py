@@ -3,10 +3,9 @@
 The equations are those of `fedhql.federation`, applied lane by lane.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,9 @@ import jax.numpy as jnp
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.cohort import CompiledCohort, Learners
 from fedhql.environments.lanes import Episodes, Lanes, chosen
-from fedhql.federation.td import fed_td
-from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
+from fedhql.federation.pooling import bellman_weights, weights_among
+from fedhql.federation.rules import rule_named
+from fedhql.federation.td import all_action_targets, fed_td
 
 Array = jax.Array
 
@@ -26,6 +26,7 @@ class ArmNumbers(NamedTuple):
     exploration: Array  # λ
     bound: Array  # b
     confidence: Array  # c
+    trim: Array
     learning_rate: Array  # α_s
     horizon_steps: Array
     query_batch: Array
@@ -41,23 +42,17 @@ class Outcome(NamedTuple):
 
 
 class ServerStep(NamedTuple):
-    """Lines 7 to 13 of Algorithm 1.a."""
+    """Lines 7 to 13 of Algorithm 1.a. R rows are broadcast: B, or B · A for all actions."""
 
     learners: Learners
     episodes: Episodes
-    states: Array  # (F, B, D)
-    actions: Array  # (F, B)
-    targets: Array  # (F, B)
+    actions: Array  # (F, R)
+    targets: Array  # (F, R)
     ended: Array  # (F, B)
+    weights: Array | None  # (F, N) in a weighted rule
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
     unanswered: Array  # (F,)
-
-
-RULES: dict[str, Callable[[Array, ArmNumbers, Array], Array]] = {
-    "mean-std": lambda q, arm, where: fed_ucb(q, arm.exploration, where=where),
-    "bernstein": lambda q, arm, where: fed_ucb_bernstein(q, arm.bound, arm.confidence, where=where),
-}
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,7 @@ class Server:
     horizon_steps: int  # of the lane with the most
     discount: float
     carry_over: bool = False  # episodes that have not ended go on in the next round
+    all_actions: bool = False  # targets for every action, not the chosen one alone
 
     def federate(
         self,
@@ -89,16 +85,16 @@ class Server:
         running = jnp.arange(B) < arms.query_batch[:, None]
 
         def going_on(carry: Any) -> Array:
-            number, _, _, running, _, _ = carry
+            number, _, _, running, *_ = carry
             more: Array = (number < self.horizon_steps) & running.any()
             return more
 
         def step(carry: Any) -> Any:
-            number, learners, episodes, running, open_FB, outcome = carry
+            number, learners, episodes, running, open_FB, weights_FN, outcome = carry
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
-            taken = self.step(learners, numbers, arms, episodes, running)
+            taken = self.step(learners, numbers, arms, episodes, running, weights_FN)
             outcome = Outcome(
                 outcome.server_env_steps + running.sum(axis=1),
                 outcome.sums + taken.sums,
@@ -110,7 +106,7 @@ class Server:
                 after = chosen(running.ravel(), after, episodes)
             open_FB = open_FB & ~(running & taken.ended)
             running = running & ~taken.ended
-            return number + 1, taken.learners, after, running, open_FB, outcome
+            return number + 1, taken.learners, after, running, open_FB, taken.weights, outcome
 
         nothing = Outcome(
             jnp.zeros(F, dtype=jnp.int32),
@@ -118,8 +114,10 @@ class Server:
             jnp.zeros((F, N), dtype=jnp.int32),
             jnp.zeros(F, dtype=bool),
         )
-        start = (jnp.int32(0), learners, episodes, running, running, nothing)
-        _, learners, episodes, _, open_FB, outcome = jax.lax.while_loop(going_on, step, start)
+        # In a weighted rule nothing is known of anybody at a round's start.
+        weights_FN = jnp.zeros((F, N)) if rule_named(self.rule, arms).weighted else None
+        start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
+        _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
         return learners, outcome, episodes, open_FB.ravel()
 
     def step(
@@ -129,13 +127,17 @@ class Server:
         arms: ArmNumbers,
         episodes: Episodes,
         running_FB: Array,
+        weights_FN: Array | None,
     ) -> ServerStep:
-        """Query, act, query, form the targets, improve; rows that do not run take no part."""
+        """Query, act, query, form the targets, improve; rows that do not run take no part.
+
+        `weights_FN` are a weighted rule's, of the step before.
+        """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
         q_FNBA = self.cohort.q_values(learners, numbers, states_FBD)
         usable_FN = _usable(q_FNBA, running_FB)
-        scores_FBA = jax.vmap(RULES[self.rule])(q_FNBA, arms, usable_FN[:, :, None, None])
+        scores_FBA = self._read("scores", q_FNBA, arms, _counted(weights_FN, usable_FN))
         actions_FB = scores_FBA.argmax(axis=2)
 
         taken = self.lanes.step(episodes, actions_FB.ravel(), running_FB.ravel())
@@ -147,40 +149,81 @@ class Server:
         next_usable_FN = _usable(next_q_FNBA, asked_FB)
 
         q_selected_FNB = jnp.take_along_axis(q_FNBA, actions_FB[:, None, :, None], axis=3)[..., 0]
-        where_FN1 = usable_FN[:, :, None]
-        q_selected_FB = q_selected_FNB.mean(axis=1, where=where_FN1)
-        next_q_FBA = next_q_FNBA.mean(axis=1, where=next_usable_FN[:, :, None, None])
+        if weights_FN is not None:
+            weights = jax.vmap(partial(_weights, discount=self.discount))(
+                q_selected_FNB, rewards_FB, next_q_FNBA, terminated_FB, running_FB
+            )
+            weights_FN = jnp.where(usable_FN & next_usable_FN, weights, 0)
+        where_FN = _counted(weights_FN, usable_FN)
+        q_selected_FB = self._read("centre", q_selected_FNB, arms, where_FN)
+        next_where_FN = _counted(weights_FN, next_usable_FN)
         targets_FB = jax.vmap(partial(_targets, discount=self.discount))(
-            q_selected_FB, rewards_FB, next_q_FBA, terminated_FB, arms.learning_rate
+            q_selected_FB,
+            rewards_FB,
+            self._read("centre", next_q_FNBA, arms, next_where_FN),
+            terminated_FB,
+            arms.learning_rate,
         )
-        # A row of weight 0 must be finite to count for nothing.
-        improved = self.cohort.improve(
-            learners,
-            numbers,
-            jnp.where(running_FB[:, :, None], states_FBD, 0),
-            actions_FB,
-            jnp.where(running_FB, targets_FB, 0),
-            running_FB.astype(jnp.float32),
-        )
-        td_error_FB = jnp.abs(targets_FB - q_selected_FB) / arms.learning_rate[:, None]
+        rows = states_FBD, actions_FB, targets_FB, running_FB
         squares_FNB = jnp.square(targets_FB[:, None] - q_selected_FNB)
+        if self.all_actions:
+            centre_FBA = self._read("centre", q_FNBA, arms, where_FN)
+            targets_FBA = jax.vmap(all_action_targets)(centre_FBA, actions_FB, targets_FB)
+            rows = _rows(states_FBD, targets_FBA, running_FB)
+            squares_FNB = jnp.square(targets_FBA[:, None] - q_FNBA).mean(axis=3)
+        td_error_FB = jnp.abs(targets_FB - q_selected_FB) / arms.learning_rate[:, None]
         figures = (
-            q_selected_FNB.std(axis=1, where=where_FN1),
+            self._read("spread", q_selected_FNB, arms, where_FN),
             td_error_FB,
-            squares_FNB.mean(axis=1, where=where_FN1),
+            squares_FNB.mean(axis=1, where=usable_FN[:, :, None]),
         )
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FB.any(axis=1)
         return ServerStep(
-            learners=improved,
+            learners=self._improved(learners, numbers, *rows),
             episodes=taken.episodes,
-            states=states_FBD,
-            actions=actions_FB,
-            targets=targets_FB,
+            actions=rows[1],
+            targets=rows[2],
             ended=ended_FB,
+            weights=weights_FN,
             sums=jnp.stack([jnp.where(running_FB, x, 0).sum(axis=1) for x in figures], axis=1),
             refused=(~usable_FN).astype(jnp.int32) + ~next_usable_FN,
             unanswered=(asked_F & ~usable_FN.any(axis=1))
             | (asked_again_F & ~next_usable_FN.any(axis=1)),
+        )
+
+    def _read(
+        self,
+        what: Literal["scores", "centre", "spread"],
+        q_FN: Array,
+        arms: ArmNumbers,
+        where_FN: Array,
+    ) -> Array:
+        """By the rule, lane by lane, over agents: (F, N, ...) -> (F, ...)."""
+
+        def of_lane(q_N: Array, arm: ArmNumbers, where_N: Array) -> Array:
+            pool = getattr(rule_named(self.rule, arm), what)
+            pooled: Array = pool(q_N, where=where_N)
+            return pooled
+
+        return jax.vmap(of_lane)(q_FN, arms, where_FN)
+
+    def _improved(
+        self,
+        learners: Learners,
+        numbers: tuple[Numbers, ...],
+        states_FRD: Array,
+        actions_FR: Array,
+        targets_FR: Array,
+        running_FR: Array,
+    ) -> Learners:
+        # A row of weight 0 must be finite to count for nothing.
+        return self.cohort.improve(
+            learners,
+            numbers,
+            jnp.where(running_FR[:, :, None], states_FRD, 0),
+            actions_FR,
+            jnp.where(running_FR, targets_FR, 0),
+            running_FR.astype(jnp.float32),
         )
 
 
@@ -205,4 +248,36 @@ def _targets(
         terminated_B,
         learning_rate=learning_rate,
         discount=discount,
+    )
+
+
+def _weights(
+    q_selected_NB: Array,
+    rewards_B: Array,
+    next_q_NBA: Array,
+    terminated_B: Array,
+    running_B: Array,
+    *,
+    discount: float,
+) -> Array:
+    return bellman_weights(
+        q_selected_NB, rewards_B, next_q_NBA, terminated_B, discount=discount, where=running_B
+    )
+
+
+def _counted(weights_FN: Array | None, usable_FN: Array) -> Array:
+    """Who takes part; in a weighted rule, how much each of them counts."""
+    return usable_FN if weights_FN is None else jax.vmap(weights_among)(weights_FN, usable_FN)
+
+
+def _rows(
+    states_FBD: Array, targets_FBA: Array, running_FB: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Every state once for every action: state by state, each with actions 0 to A - 1."""
+    F, B, A = targets_FBA.shape
+    return (
+        jnp.repeat(states_FBD, A, axis=1),
+        jnp.tile(jnp.arange(A), (F, B)),
+        targets_FBA.reshape(F, B * A),
+        jnp.repeat(running_FB, A, axis=1),
     )

@@ -4,10 +4,15 @@ from pydantic import ValidationError
 
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
-from fedhql.experiments.settings import ExperimentSettings, FederationSettings, contradiction
+from fedhql.experiments.settings import (
+    ExperimentSettings,
+    FederationSettings,
+    contradiction,
+    wrong_trim,
+)
 from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
 
-WORDS = ("rule", "server_environments")
+WORDS = ("rule", "broadcast", "server_environments")
 NUMBERS = [name for name in FederationSettings.model_fields if name not in WORDS]
 
 
@@ -35,7 +40,7 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
         federation = FederationSettings.model_validate(given)
     except ValidationError as error:
         raise SettingsError(f"--arm {arm}: {explain(error, FederationSettings)}") from error
-    if wrong := contradiction(federation):
+    if wrong := contradiction(federation) or wrong_trim(federation, len(settings.agents)):
         raise SettingsError(f"--arm {arm}: {wrong}")
     return settings.model_copy(update={"federation": federation})
 

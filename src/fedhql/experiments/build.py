@@ -15,7 +15,13 @@ from fedhql.environments.twins import Twin, twin_of
 from fedhql.errors import AgentRefused
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings, TaskSettings
-from fedhql.federation import Cohort, FederationServer, InProcessCohort, ServerEnvironments
+from fedhql.federation import (
+    Cohort,
+    FederationServer,
+    InProcessCohort,
+    ServerEnvironments,
+    rule_named,
+)
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
@@ -72,11 +78,12 @@ def build_server(
     return FederationServer(
         cohort,
         environments,
-        federation.action_rule(),
+        rule_named(federation.rule, federation),
         horizon_steps=federation.horizon_steps,
         learning_rate=federation.learning_rate,
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
+        all_actions=federation.all_actions,
     )
 
 

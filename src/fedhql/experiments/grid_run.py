@@ -267,7 +267,7 @@ def build_grid(
         ArmNumbers(
             *(
                 jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
-                for field, dtype in zip(ArmNumbers._fields, "ffffii", strict=True)
+                for field, dtype in zip(ArmNumbers._fields, "fffffii", strict=True)
             )
         ),
         rule=settings.federation.rule,
@@ -278,6 +278,7 @@ def build_grid(
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
         carry_over=settings.federation.carry_over,
+        all_actions=settings.federation.all_actions,
         backwards=backwards,
         on_self_learned=on_self_learned,
     )

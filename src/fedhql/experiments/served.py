@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt
 
 from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import SettingsError
-from fedhql.experiments.settings import TaskSettings, differing_keys, parse
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse, wrong_trim
 from fedhql.remote.journal import Journal
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER
@@ -33,7 +33,9 @@ class ServedSettings(TaskSettings):
 
 def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
     settings = parse(text, overrides, ServedSettings)
-    service, batch = settings.service, settings.federation.query_batch
+    service = settings.service
+    if wrong := wrong_trim(settings.federation, service.quorum, "answers (service.quorum)"):
+        raise SettingsError(wrong)
     if service.quorum > service.start_with:
         raise SettingsError(
             f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
@@ -46,11 +48,6 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is there twice")
-    if max(batch, settings.evaluation.episodes) > service.most_states:
-        raise SettingsError(
-            f"service.most_states is {service.most_states}; allowed: at least "
-            f"federation.query_batch ({batch}) and evaluation.episodes"
-        )
     return settings
 
 
@@ -93,17 +90,23 @@ def task_of(settings: ServedSettings) -> Task:
 def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
     """An improvement and the next question travel together; answers come back alone."""
     state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
-    batch = settings.federation.query_batch
-    asked = max(batch, settings.evaluation.episodes)
-    to_member = batch * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
+    federation, service = settings.federation, settings.service
+    asked = max(federation.query_batch, settings.evaluation.episodes)
+    improved = federation.query_batch * (task.actions if federation.all_actions else 1)
+    to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
     from_member = asked * task.actions * np.dtype(np.float32).itemsize
+    whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
+    if max(asked, improved) > service.most_states:
+        raise SettingsError(
+            f"service.most_states is {service.most_states}; allowed: at least "
+            f"{max(asked, improved)} ({whose}; evaluation.episodes is "
+            f"{settings.evaluation.episodes})"
+        )
     for what, bytes_, allowed in (
         ("an improvement and a question", to_member, MOST_BYTES_TO_A_MEMBER),
-        ("an answer", from_member, settings.service.most_message_bytes),
+        ("an answer", from_member, service.most_message_bytes),
     ):
         if bytes_ + ROOM_BYTES > allowed:
             raise SettingsError(
-                f"federation.query_batch is {batch}, evaluation.episodes "
-                f"{settings.evaluation.episodes}: {what} would be {bytes_:,} bytes, allowed: "
-                f"{allowed - ROOM_BYTES:,}"
+                f"{whose}: {what} would be {bytes_:,} bytes, allowed: {allowed - ROOM_BYTES:,}"
             )

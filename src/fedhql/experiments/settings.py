@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
-from fedhql.federation import Rule, fed_ucb, fed_ucb_bernstein
+from fedhql.federation import RULES
 
 
 class _Section(BaseModel):
@@ -31,14 +31,18 @@ class EnvironmentSettings(_Section):
 class FederationSettings(_Section):
     """Algorithm 1.a. Nothing here concerns how an agent learns."""
 
-    rule: Literal["mean-std", "bernstein"] = "mean-std"
-    """How actions are scored from all agents' values."""
+    rule: Literal["mean-std", "bernstein", "median-mad", "trimmed", "bellman-weighted"] = "mean-std"
+    """The centre and the spread of all agents' values, and how actions are scored from them."""
     exploration: float = Field(1.0, ge=0)
-    """λ of mean-std"""
+    """λ, of all rules but bernstein"""
     bound: float | None = Field(None, gt=0)
     """b of bernstein: values lie in [0, b]"""
     confidence: float | None = Field(None, gt=0)
     """c of bernstein: covered with probability 1 - 3 exp(-c)"""
+    trim: float | None = Field(None, gt=0)
+    """Of trimmed: how many agents each end loses; below 0.5, which share of them."""
+    broadcast: Literal["chosen", "all-actions"] = "chosen"
+    """Targets for the chosen action of each state, or for all: the centre, where not chosen."""
     learning_rate: float = Field(0.05, gt=0, le=1)
     """α_s, of FedTD"""
     horizon_steps: PositiveInt = 16
@@ -54,13 +58,9 @@ class FederationSettings(_Section):
     def carry_over(self) -> bool:
         return self.server_environments == "carry-over"
 
-    def action_rule(self) -> Rule:
-        if self.rule == "mean-std":
-            return lambda q: fed_ucb(q, self.exploration)
-        bound, confidence = self.bound, self.confidence
-        assert bound is not None  # contradiction saw to both
-        assert confidence is not None
-        return lambda q: fed_ucb_bernstein(q, bound, confidence)
+    @property
+    def all_actions(self) -> bool:
+        return self.broadcast == "all-actions"
 
 
 class BudgetSettings(_Section):
@@ -121,6 +121,8 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
     settings = parse(text, overrides, ExperimentSettings)
     if not settings.agents:
         raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
+    if wrong := wrong_trim(settings.federation, len(settings.agents)):
+        raise SettingsError(wrong)
     agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
     return settings.model_copy(update={"agents": agents})
 
@@ -205,15 +207,30 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
 
 
 def contradiction(federation: FederationSettings) -> str | None:
-    given = federation.model_fields_set
-    if federation.rule == "bernstein":
-        if missing := [key for key in ("bound", "confidence") if getattr(federation, key) is None]:
-            return f"federation.rule = 'bernstein' needs federation.{missing[0]} > 0"
-        if federation.exploration != 1.0 and "exploration" in given:
-            return "federation.exploration is for rule = 'mean-std'; 'bernstein' has no λ"
-    elif extra := [key for key in ("bound", "confidence") if getattr(federation, key) is not None]:
-        return f"federation.{extra[0]} is for rule = 'bernstein', not 'mean-std'"
+    """Numbers that the rule lacks, or has no use for."""
+    rule, numbers = federation.rule, RULES[federation.rule][1]
+    for key in dict.fromkeys(key for _, keys in RULES.values() for key in keys):
+        value = getattr(federation, key)
+        if key in numbers and value is None:
+            return f"federation.rule = {rule!r} needs federation.{key} > 0"
+        # A run's settings have defaults written out, so a default contradicts nothing.
+        if key not in numbers and value != FederationSettings.model_fields[key].default:
+            others = ", ".join(repr(name) for name, (_, keys) in RULES.items() if key in keys)
+            no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
+            return f"federation.{key} is for rule = {others}{no_lambda}"
     return None
+
+
+def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
+    """It must cut somebody and leave somebody, of so many."""
+    trim, most = federation.trim, (agents - 1) // 2
+    if trim is None:
+        return None
+    if most < 1:
+        return f"federation.rule = 'trimmed' needs at least 3 {whose}; there are {agents}"
+    cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
+    allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
+    return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

@@ -2,17 +2,27 @@
 
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, InProcessCohort
+from fedhql.federation.rules import (
+    RULES,
+    Rule,
+    bellman_weighted,
+    bernstein,
+    mean_std,
+    median_mad,
+    rule_named,
+    trimmed,
+)
 from fedhql.federation.server import (
     FederationServer,
     RoundFigures,
     RoundProgress,
-    Rule,
     ServerEnvironments,
 )
-from fedhql.federation.td import fed_td
+from fedhql.federation.td import all_action_targets, fed_td
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
 __all__ = [
+    "RULES",
     "Answers",
     "Budget",
     "Cohort",
@@ -22,7 +32,14 @@ __all__ = [
     "RoundProgress",
     "Rule",
     "ServerEnvironments",
+    "all_action_targets",
+    "bellman_weighted",
+    "bernstein",
     "fed_td",
     "fed_ucb",
     "fed_ucb_bernstein",
+    "mean_std",
+    "median_mad",
+    "rule_named",
+    "trimmed",
 ]

@@ -2,24 +2,24 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import States, Values
+from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort
-from fedhql.federation.td import fed_td
+from fedhql.federation.pooling import bellman_weights, weights_among
+from fedhql.federation.rules import Rule
+from fedhql.federation.td import all_action_targets, fed_td
 
 log = logging.getLogger(__name__)
 
-Rule = Callable[
-    [NDArray[Any]], NDArray[Any]
-]  # q (N, B, A) -> scores (B, A): FedUCB with its constants bound
+Floats = NDArray[np.float64]
 
 
 class ServerEnvironments(Protocol):
@@ -45,7 +45,7 @@ class RoundFigures:
     """What one federation round looked like, from the server's side; means over its steps."""
 
     server_env_steps: int
-    spread: float  # population std over agents, at the chosen actions
+    spread: float  # the rule's, over agents, at the chosen actions
     td_error: float  # |r + γ max q̄' - q̄|, what FedTD moves by when α_s is 1
     loss: float  # agents' squared error to the broadcast targets, before they improve
     refused_answers: int
@@ -59,6 +59,7 @@ class RoundProgress:
     server_env_steps: int = 0
     sums: tuple[float, ...] = (0.0, 0.0, 0.0)  # of spread, TD error and loss, over transitions
     refused_answers: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)  # by name, of the last step
 
     def figures(self) -> RoundFigures:
         spread, td_error, loss = (total / max(self.server_env_steps, 1) for total in self.sums)
@@ -78,6 +79,7 @@ class FederationServer:
         learning_rate: float,
         discount: float,
         carry_over: bool = False,
+        all_actions: bool = False,
     ) -> None:
         self._cohort = cohort
         self._environments = environments
@@ -86,6 +88,7 @@ class FederationServer:
         self._learning_rate = learning_rate
         self._discount = discount
         self._carry_over = carry_over
+        self._all_actions = all_actions
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
     def federate(
@@ -112,43 +115,89 @@ class FederationServer:
             if not 0 < count <= budget.remaining_env_steps:
                 break
             budget = budget.after_server_steps(count)
-            states, step_sums = self._step(states)
+            states, step_sums, weights = self._step(states, progress.weights)
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
                 tuple(a + b for a, b in zip(progress.sums, step_sums.tolist(), strict=True)),
                 progress.refused_answers + self.refused.total() - refused_before,
+                weights,
             )
             after_step(progress)
         return budget, progress.figures()
 
-    def _step(self, states: States) -> tuple[States, NDArray[np.float64]]:
-        """Lines 7 to 13 of Algorithm 1.a, for a batch of states."""
-        q_NBA = self._query(states).q_NBA
-        actions = self._rule(q_NBA).argmax(axis=1)  # ties: the lowest index
+    def _step(
+        self, states: States, weights: Mapping[str, float]
+    ) -> tuple[States, Floats, Mapping[str, float]]:
+        """Lines 7 to 13 of Algorithm 1.a, for a batch of states; `weights` of the step before."""
+        rule, answers = self._rule, self._query(states)
+        q_NBA = answers.q_NBA
+        scores_BA = rule.scores(q_NBA, where=self._counted(answers, weights))
+        actions = scores_BA.argmax(axis=1)  # ties: the lowest index
         next_states, rewards, terminated, ended = self._environments.step(actions)
-        next_q_mean = np.zeros_like(q_NBA[0])  # nobody is asked about a terminal state
-        if not terminated.all():
-            next_q_mean[~terminated] = self._query(next_states[~terminated]).q_NBA.mean(axis=0)
+        asked = ~terminated  # nobody is asked about a terminal state
+        next_answers = self._query(next_states[asked]) if asked.any() else None
 
-        rows = np.arange(len(states))
-        q_selected_NB = q_NBA[:, rows, actions]
-        q_selected = q_selected_NB.mean(axis=0)
+        q_selected_NB = q_NBA[:, np.arange(len(states)), actions]
+        if rule.weighted:
+            weights = self._weights(answers, q_selected_NB, rewards, next_answers, terminated)
+        next_q_BA = np.zeros_like(q_NBA[0])
+        if next_answers is not None:
+            where_N = self._counted(next_answers, weights)
+            next_q_BA[asked] = rule.centre(next_answers.q_NBA, where=where_N)
+        where_N = self._counted(answers, weights)
+        q_selected = rule.centre(q_selected_NB, where=where_N)
         targets = fed_td(
             q_selected,
             rewards,
-            next_q_mean,
+            next_q_BA,
             terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
         ).astype(np.float32)
-        self._cohort.improve(states, actions, targets)
+        if self._all_actions:
+            centre_BA = rule.centre(q_NBA, where=where_N)
+            targets_BA = all_action_targets(centre_BA, actions, targets).astype(np.float32)
+            self._cohort.improve(*_rows(states, targets_BA))
+            loss_B = ((targets_BA - q_NBA) ** 2).mean(axis=(0, 2))
+        else:
+            self._cohort.improve(states, actions, targets)
+            loss_B = ((targets - q_selected_NB) ** 2).mean(axis=0)
         figures_B = (
-            q_selected_NB.std(axis=0),
+            rule.spread(q_selected_NB, where=where_N),
             np.abs(targets - q_selected) / self._learning_rate,
-            ((targets - q_selected_NB) ** 2).mean(axis=0),
+            loss_B,
         )
-        return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64)
+        return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
+
+    def _counted(self, answers: Answers, weights: Mapping[str, float]) -> Floats | bool:
+        """How much each of them counts: all alike, but in a weighted rule."""
+        if not self._rule.weighted:
+            return True
+        known_N = np.array([weights.get(self._cohort.names[n], 0.0) for n in answers.members])
+        return weights_among(known_N, np.ones(len(known_N)))
+
+    def _weights(
+        self,
+        answers: Answers,
+        q_selected_NB: Floats,
+        rewards: Values,
+        next_answers: Answers | None,
+        terminated: NDArray[np.bool_],
+    ) -> dict[str, float]:
+        """Of those that could be used at both queries of the step."""
+        next_q_NBA = np.zeros_like(answers.q_NBA)
+        both = list(answers.members)
+        if next_answers is not None:
+            both = [n for n in both if n in next_answers.members]
+            theirs = [next_answers.members.index(n) for n in both]
+            next_q_NBA = next_q_NBA[: len(both)]
+            next_q_NBA[:, ~terminated] = next_answers.q_NBA[theirs]
+        mine = [answers.members.index(n) for n in both]
+        weights_N = bellman_weights(
+            q_selected_NB[mine], rewards, next_q_NBA, terminated, discount=self._discount
+        )
+        return {self._cohort.names[n]: w for n, w in zip(both, weights_N.tolist(), strict=True)}
 
     def _query(self, states: States) -> Answers:
         answers = self._cohort.query(states)
@@ -161,3 +210,9 @@ class FederationServer:
             reasons = ", ".join(f"{names[n]}: {why}" for n, why in answers.refused.items())
             raise NoUsableAnswers(f"no agent gave an answer that can be used ({reasons})")
         return answers
+
+
+def _rows(states: States, targets_BA: Values) -> tuple[States, Actions, Values]:
+    """Every state once for every action: state by state, each with actions 0 to A - 1."""
+    B, A = targets_BA.shape
+    return np.repeat(states, A, axis=0), np.tile(np.arange(A), B), targets_BA.ravel()

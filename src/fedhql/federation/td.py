@@ -1,4 +1,4 @@
-"""FedTD: the federated temporal-difference target. Pure, for NumPy and JAX arrays alike."""
+"""FedTD: the federated temporal-difference targets. Pure, for NumPy and JAX arrays alike."""
 
 from typing import Any, TypeVar
 
@@ -32,3 +32,14 @@ def fed_td(
     future = xp.where(terminated != 0, xp.zeros_like(best_next), best_next)
     targets: Array = q_selected + learning_rate * (rewards + discount * future - q_selected)
     return targets
+
+
+def all_action_targets(centre: Array, actions: Array, targets: Array) -> Array:
+    """Targets for every action: q̄(s, a), but FedTD's where a was chosen.
+
+    centre (B, A), actions (B,), targets (B,) -> (B, A).
+    """
+    xp = centre.__array_namespace__()
+    chosen = actions[:, None] == xp.arange(centre.shape[1])
+    every: Array = xp.where(chosen, targets[:, None], centre)
+    return every

@@ -1,0 +1,66 @@
+"""Rules by name: a centre, a spread and scores that belong together."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedhql.federation import RULES, fed_ucb, fed_ucb_bernstein, mean_std, rule_named
+
+q_values = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(3, 6), st.integers(1, 4), st.integers(1, 5)),
+    elements=st.floats(-100, 100),
+)
+NUMBERS = SimpleNamespace(exploration=3.0, bound=2.0, confidence=0.7, trim=1)
+EVERY_RULE = pytest.mark.parametrize("name", RULES)
+WITH_EXPLORATION = [name for name, (_, numbers) in RULES.items() if "exploration" in numbers]
+
+
+@given(q_values)
+def test_the_papers_rules_are_the_papers(q: Any) -> None:
+    practical, theoretical = (rule_named(name, NUMBERS) for name in ("mean-std", "bernstein"))
+    np.testing.assert_array_equal(practical.scores(q), fed_ucb(q, 3.0))
+    np.testing.assert_array_equal(theoretical.scores(q), fed_ucb_bernstein(q, 2.0, 0.7))
+    for rule in (practical, theoretical):
+        np.testing.assert_array_equal(rule.centre(q), q.mean(axis=0))
+        np.testing.assert_array_equal(rule.spread(q), q.std(axis=0))
+
+
+@pytest.mark.parametrize("name", WITH_EXPLORATION)
+@given(q=q_values)
+def test_scores_are_centre_and_exploration_times_spread(name: str, q: Any) -> None:
+    rule = rule_named(name, NUMBERS)
+    expected = rule.centre(q) + 3.0 * rule.spread(q)
+    np.testing.assert_allclose(rule.scores(q), expected, atol=1e-9)
+
+
+@EVERY_RULE
+@given(value=hnp.arrays(np.float64, (2, 3), elements=st.floats(-100, 100)))
+def test_agents_that_agree_are_scored_as_in_the_paper(name: str, value: Any) -> None:
+    q = np.stack([value] * 5)
+    expected = fed_ucb_bernstein(q, 2.0, 0.7) if name == "bernstein" else fed_ucb(q, 3.0)
+    np.testing.assert_allclose(rule_named(name, NUMBERS).scores(q), expected, atol=1e-9)
+
+
+@EVERY_RULE
+def test_agents_left_out_do_not_enter_a_score(name: str) -> None:
+    """Nor are they counted: a bonus is for those that are there."""
+    q = np.random.default_rng(0).normal(size=(5, 4, 3))
+    there = np.array([True, False, True, True, False])
+    masked = np.where(there[:, None, None], q, np.nan)
+    rule = rule_named(name, NUMBERS)
+    np.testing.assert_allclose(rule.scores(masked, where=there), rule.scores(q[there]))
+
+
+def test_equal_weights_are_the_papers_rule() -> None:
+    q = np.random.default_rng(0).normal(size=(5, 4, 3))
+    rule = rule_named("bellman-weighted", NUMBERS)
+    for weights in (True, np.full(5, 0.3)):
+        np.testing.assert_allclose(rule.scores(q, where=weights), mean_std(3.0).scores(q))
+    one = rule.scores(q, where=np.array([0.0, 0.0, 2.0, 0.0, 0.0]))
+    np.testing.assert_allclose(one, q[2])
