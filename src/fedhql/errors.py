@@ -17,6 +17,10 @@ class AgentRefused(FedHQLError):
     """An agent breaks the black-box contract."""
 
 
+class SpacesDiffer(AgentRefused):
+    """Its environment has other states or actions than the federation's."""
+
+
 class NoUsableAnswers(FedHQLError):
     """Not one agent gave an answer the server could use."""
 

@@ -35,6 +35,7 @@ from fedhql.remote.credentials import (
     load_credentials,
     peer_of,
     read_revoked,
+    require_server,
     server_credentials,
 )
 
@@ -550,6 +551,9 @@ def test_no_member_poses_as_the_server_and_no_server_as_another(today: Path) -> 
         ("old-server", "certificate has expired"),
     ):
         assert reason in _refused(_loaded(today, name), member)
+    with pytest.raises(CredentialsError, match="of localhost is a member's, no server may show it"):
+        require_server(_loaded(today, "localhost"))
+    require_server(_loaded(today, "elsewhere"))
 
 
 def test_a_member_does_not_trust_the_server_of_another_authority(

@@ -198,6 +198,7 @@ def test_goodbyes_of_a_server(tmp_path: Path) -> None:
         await line.say(FromServer(goodbye=Goodbye(reason=Goodbye.STOPPED, detail="later")))
 
     async def refuses(line: Line) -> None:
+        await line.hear()
         goodbye = Goodbye(reason=Goodbye.REFUSED, detail="not you")
         await line.say(FromServer(goodbye=goodbye))
 

@@ -33,7 +33,7 @@ def test_runs_are_compared_at_what_all_have_consumed() -> None:
     scores, _ = tables([OURS, THEIRS])
     assert "at 20 env steps per agent" in scores.note
     assert "above one of ours" in scores.note
-    assert scores.header == ("run", "independent", "fedhql", "exploration=3")
+    assert scores.header == ("run", "independent", "FedHQL", "λ = 3")
     # Ours, federated: of the evaluations at 12, for 22 is too late. Seed 0: 9; seed 1: 3.
     assert scores.rows == [
         ("ours", "3 [3, 3] / 3", "6 [3, 9] / 6", "-"),

@@ -75,8 +75,13 @@ def serve(
     from fedhql.experiments.served import read_served_settings
     from fedhql.experiments.settings import read_file
 
+    _address(listen, "--listen")
     chosen = read_file(file, settings or [], read_served_settings)
     shown = None if insecure else _credentials(certs, name)
+    if shown is not None:
+        from fedhql.remote.credentials import require_server
+
+        require_server(shown)
     _log_to_stderr(log_json)
     with _alone(home):
         _run_until_stopped(
@@ -174,6 +179,7 @@ def join(
     from fedhql.experiments.join import agent_builder, own_seed
     from fedhql.remote.member import Member
 
+    _address(address, "join")
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)
     if insecure:
@@ -280,7 +286,7 @@ def _alone(home: Path) -> Iterator[None]:
 def _address(text: str, option: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal():
-        raise SettingsError(f"{option} {text}: write HOST:PORT, as in 127.0.0.1:8080")
+        raise SettingsError(f"{option} {text}: allowed: HOST:PORT, as in 127.0.0.1:8080")
     return host or "127.0.0.1", int(port)
 
 

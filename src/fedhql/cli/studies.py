@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
 from fedhql.cli.display import LiveDisplay
-from fedhql.errors import SettingsError
+from fedhql.errors import RunDirectoryError, SettingsError
 from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
@@ -142,8 +142,16 @@ def archive(
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for each run goes here.")],
 ) -> None:
     """Keep what `report` and `compare` need of runs, small enough to commit."""
-    for run in load_runs(*directories):
-        write_archive(run, out / run.name)
+    runs = load_runs(*directories)
+    homes = [out / Path(run.name).name for run in runs]
+    for run, home in zip(runs, homes, strict=True):
+        if homes.count(home) > 1:
+            raise SettingsError(f"{run.name}: another of these runs would go to {home}, too")
+        if (home / "settings.toml").exists() and load_run(home).settings != run.settings:
+            raise RunDirectoryError(f"{home} holds another run; use another --out")
+    for run, home in zip(runs, homes, strict=True):
+        write_archive(run, home)
+        typer.echo(f"wrote {home}")
 
 
 def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> None:

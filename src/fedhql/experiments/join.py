@@ -14,7 +14,7 @@ from fedhql.agents.catalog import build_agent, settings_class
 from fedhql.contract import BlackBoxAgent
 from fedhql.environments.make import Environment, action_count, make_environment
 from fedhql.environments.twins import twin_of
-from fedhql.errors import AgentRefused, SettingsError
+from fedhql.errors import AgentRefused, SettingsError, SpacesDiffer
 from fedhql.experiments.explain import explain
 from fedhql.experiments.jax_setup import prepare_jax
 from fedhql.experiments.settings import toml_value
@@ -94,7 +94,7 @@ def _require_same_spaces(env: Environment, task: "Task") -> None:
     theirs = (task.state_dtype, tuple(task.state_shape), task.actions)
     env.close()
     if ours != theirs:
-        raise AgentRefused(
+        raise SpacesDiffer(
             f"the environment's states and actions are {ours} (dtype, shape, actions), the "
             f"federation's {theirs}"
         )

@@ -20,6 +20,8 @@ from fedhql.results.files import write_atomically
 from fedhql.results.run_directory import Cell, RunDirectory, platform_facts
 from fedhql.results.summary import write_summary
 
+log = logging.getLogger(__name__)
+
 
 class Display(Protocol):
     """Whoever watches a run."""
@@ -46,6 +48,7 @@ def run_experiment(
 ) -> None:
     """Run what is missing of arms x seeds; those of a run that is resumed are added to them."""
     _require_ours(directory, settings, resume)
+    _warn_of_late_learners(settings)
     chosen = _engine(directory, settings, engine)
     facts = _facts(settings, chosen) if chosen == "compiled" or not directory.is_run() else {}
     with directory.locked():
@@ -78,6 +81,20 @@ def run_experiment(
             directory.merge_records()
             write_summary(directory)
             _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
+
+
+def _warn_of_late_learners(settings: ExperimentSettings) -> None:
+    """A budget is easily lowered below it."""
+    budget = settings.budget.env_steps_per_agent
+    agents = zip(settings.agent_names, settings.agents, strict=True)
+    late = [name for name, agent in agents if agent.options.get("learning_starts", 0) >= budget]
+    if late:
+        log.warning(
+            "%s will not learn by themselves: learning_starts is not below the budget of %s env "
+            "steps; lower it with --set agents.learning_starts=N",
+            ", ".join(late),
+            f"{budget:,}",
+        )
 
 
 def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> Engine:

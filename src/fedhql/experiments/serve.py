@@ -99,6 +99,9 @@ class Service:
             wanted = in_round if self._position["stage"] != "next" else [m.name for m in everybody]
             return set(wanted) <= set(hub.present())
 
+        if not self._wait(all_back, 0):
+            most = f"{service.return_seconds:g} s at most"
+            self._in_loop(hub.tell, f"started again: waits for the members it had, {most}")
         self._wait(all_back, service.return_seconds)
 
     def _learn(self) -> bool:

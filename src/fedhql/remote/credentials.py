@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhql.errors import CredentialsError
 
+SERVER_AUTH = ExtendedKeyUsageOID.SERVER_AUTH
 AUTHORITY = "ca"  # its files are ca.crt and ca.key
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64
 NAME_RULE = "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"
@@ -64,6 +65,18 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
         root_certificates=credentials.authority,
         require_client_auth=True,
     )
+
+
+def require_server(credentials: Credentials) -> None:
+    """Members would not accept one that is for a member."""
+    own = _parse_certificate(credentials.certificate, "the server's certificate")
+    for extension in own.extensions:
+        usages = extension.value
+        if isinstance(usages, x509.ExtendedKeyUsage) and SERVER_AUTH not in usages:
+            raise CredentialsError(
+                f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
+                "show it; make one with fedhql certs issue NAME --host HOST"
+            )
 
 
 def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:

@@ -1,6 +1,7 @@
 """The open port: who may come in, one connection from its first message to its last."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Container
 from contextlib import suppress
@@ -97,6 +98,16 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def _why_not_bound(address: str) -> str | None:
+    """gRPC says only that it could not."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host.strip("[]"), int(port))).close()
+    except (OSError, ValueError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
 class Gate:
     """Listens, lets members in, and carries messages between their streams and the hub."""
 
@@ -138,7 +149,8 @@ class Gate:
             else:
                 port = self._server.add_secure_port(address, server_credentials(self._credentials))
         except RuntimeError as error:
-            raise SettingsError(f"--listen {address}: cannot be listened on ({error})") from error
+            why = _why_not_bound(address) or str(error)
+            raise SettingsError(f"--listen {address}: cannot be listened on ({why})") from error
         await self._server.start()
         self._watch = asyncio.create_task(self._look_after())
         return port
@@ -257,7 +269,7 @@ class Gate:
             why = f"the list of revoked certificates cannot be used: {error}"
             raise _Refused(why, Goodbye.STOPPED) from error
         if serial in revoked:
-            raise _Refused(f"the certificate of {name} (serial {serial:x}) is revoked")
+            raise _Refused(f"the certificate of {name} (serial {serial:040x}) is revoked")
         return name, serial
 
     def _revoked_serials(self) -> Container[int]:

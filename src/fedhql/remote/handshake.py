@@ -32,14 +32,17 @@ def refusal(address: str, credentials: Credentials) -> str | None:
     except ssl.SSLEOFError:
         pass
     except ssl.SSLCertVerificationError as error:
-        return f"the server's certificate is not accepted here: {error.verify_message}"
+        return (
+            f"the certificate of {host} is not accepted here: {error.verify_message}; it must be "
+            "of the authority in ca.crt, and for that host (fedhql certs issue NAME --host HOST)"
+        )
     except ssl.SSLError as error:
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     except (OSError, ValueError):
         return None
     own = x509.load_pem_x509_certificate(credentials.certificate)
     return (
-        f"the server closes it on seeing our certificate (serial {own.serial_number:x}, valid "
+        f"the server closes it on seeing our certificate (serial {own.serial_number:040x}, valid "
         f"until {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): for the server it is expired, or of "
         "another authority; its log says which"
     )

@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 
 from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable
-from fedhql.errors import AgentRefused, FedHQLError, MemberRefused
+from fedhql.errors import FedHQLError, MemberRefused, SpacesDiffer
 from fedhql.federation.cohort import checked_answer
 from fedhql.remote.credentials import Credentials, channel_credentials
 from fedhql.remote.handshake import refusal
@@ -211,8 +211,10 @@ class Member:
         if not isinstance(error, grpc.aio.AioRpcError):
             return str(error)
         why = error.details() or error.code().name
-        if self._credentials is None or "Socket closed" not in why:
+        if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
             return why
+        if self._credentials is None:
+            return f"{why}; a server with certificates is joined without --insecure"
         return await asyncio.to_thread(refusal, self._address, self._credentials) or why
 
     def _channel(self) -> grpc.aio.Channel:
@@ -244,7 +246,7 @@ class Member:
                 self._begin()
             except (FedHQLError, WireError) as error:
                 # Of what is wrong on this side alone the server need not know more.
-                ours = not isinstance(error, (AgentRefused, WireError))
+                ours = not isinstance(error, (SpacesDiffer, WireError))
                 detail = "its agent could not be built" if ours else str(error)[:500]
                 await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
                 raise MemberRefused(str(error)) from error

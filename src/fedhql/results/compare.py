@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhql.results.arms import label
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate
 from fedhql.results.statistics import probability_of_improvement
@@ -42,7 +43,7 @@ def _scores(runs: Sequence[Run], rng: np.random.Generator, level: float) -> Tabl
         f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed; in "
         f"brackets the probability that a seed is above one of {_names(runs)[0]}."
     )
-    return Table("Runs side by side", ("run", *arms), rows, note=note)
+    return Table("Runs side by side", ("run", *map(label, arms)), rows, note=note)
 
 
 def _at(run: Run, arm: str, consumed: float) -> tuple[Any, Any]:

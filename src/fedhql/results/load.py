@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +41,16 @@ def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:
 
 
 def load_runs(*paths: Path) -> list[Run]:
-    """Runs, and all runs of suites; one that is named twice comes once, where it is first."""
-    homes = dict.fromkeys(home.absolute() for path in paths for home in _homes(path))
-    return [load_run(home) for home in homes]
+    """Runs, and all runs of suites; one that is named twice comes once, where it is first.
+
+    Runs whose directories are called the same are told apart by those they are in.
+    """
+    homes = dict.fromkeys(home.resolve() for path in paths for home in _homes(path))
+    names = [home.name for home in homes]
+    return [
+        replace(run, name=f"{home.parent.name}/{run.name}") if names.count(run.name) > 1 else run
+        for home, run in zip(homes, map(load_run, homes), strict=True)
+    ]
 
 
 def _homes(path: Path) -> list[Path]:
