@@ -12,10 +12,21 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.cli import certificates, network, studies
-from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
+from fedhql.cli.common import (
+    INTERRUPTED,
+    Address,
+    cores,
+    fail,
+    parse_seeds,
+    warnings_to_stderr,
+    working,
+)
 from fedhql.cli.display import LiveDisplay, results_table
+from fedhql.cluster.session import Cluster
 from fedhql.errors import FedHQLError
 from fedhql.experiments.arms import require_arm
+from fedhql.experiments.on_ray import AgentsOnRay
+from fedhql.experiments.places import Place
 from fedhql.experiments.presets import preset_description, preset_names, preset_text
 from fedhql.experiments.processes import WorkerFailed
 from fedhql.experiments.run import run_experiment
@@ -105,11 +116,13 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="auto|messages|compiled",
+            metavar="auto|messages|compiled|ray",
             help="messages: any agents, each an object; compiled: arms and seeds of our own DQN "
-            "as one program; auto: compiled if every agent is ours.",
+            "as one program; auto: compiled if every agent is ours; ray: messages, each agent an "
+            "actor on a Ray cluster.",
         ),
     ] = "auto",
+    address: Address = None,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -155,8 +168,18 @@ def run(
     going_on = resume and directory.is_run()
     default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
     console = Console()
+
+    def agents_on(cluster: Cluster) -> Place:
+        return AgentsOnRay(cluster, jobs or cores())
+
     try:
-        with LiveDisplay(console) as display:
+        with (
+            LiveDisplay(console) as display,
+            working(engine, address, jobs, lambda ray: ("messages", agents_on(ray))) as (
+                how,
+                place,
+            ),
+        ):
             # Inside, so that warnings go above the bars and not through them.
             warnings_to_stderr()
             run_experiment(
@@ -164,9 +187,9 @@ def run(
                 directory,
                 arms=[require_arm(chosen, name) for name in arm or default_arms],
                 seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
-                engine=engine,
+                engine=how,
                 resume=resume,
-                jobs=jobs or cores(),
+                place=place,
                 tensorboard=tensorboard,
                 command=sys.argv,
                 started=datetime.now(UTC),

@@ -12,9 +12,19 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
+from fedhql.cli.common import (
+    INTERRUPTED,
+    Address,
+    fail,
+    parse_seeds,
+    warnings_to_stderr,
+    working,
+)
 from fedhql.cli.display import LiveDisplay
+from fedhql.cluster.session import Cluster
 from fedhql.errors import SettingsError
+from fedhql.experiments.on_ray import OnRay
+from fedhql.experiments.places import Place
 from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
@@ -53,11 +63,19 @@ def suite(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in `run`."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="auto|messages|compiled", help="As in `run`.")
+        str,
+        typer.Option(
+            metavar="auto|messages|compiled|ray",
+            help="As in `run`; ray: as auto, arms and seeds as tasks on a Ray cluster.",
+        ),
     ] = "auto",
+    address: Address = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: the cores]")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Always so: a second call does what is missing.")
+    ] = True,
 ) -> None:
     """Run the paper's experiments, independent and every λ, then figures and a report.
 
@@ -73,17 +91,23 @@ def suite(
     )
     console = Console()
 
+    def tasks_on(cluster: Cluster) -> tuple[str, Place]:
+        return "auto", OnRay(cluster, time.monotonic)
+
     def draw(finished: SuiteRun) -> None:
         directory = finished.directory
         draw_figures([load_run(directory.path)], directory.figures, _rng())
 
     try:
-        with LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display:
+        with (
+            LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
+            working(engine, address, jobs, tasks_on) as (how, place),
+        ):
             warnings_to_stderr()
             run_suite(
                 runs,
-                engine=engine,
-                jobs=jobs or cores(),
+                engine=how,
+                place=place,
                 command=sys.argv,
                 started=datetime.now(UTC),
                 clock=time.monotonic,
