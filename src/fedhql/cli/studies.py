@@ -20,7 +20,8 @@ from fedhql.cli.common import (
     warnings_to_stderr,
     working,
 )
-from fedhql.cli.display import LiveDisplay
+from fedhql.cli.display import LiveDisplay, Mirrored
+from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
 from fedhql.errors import SettingsError
 from fedhql.experiments.on_ray import OnRay
@@ -43,7 +44,12 @@ Level = Annotated[
 
 def suite(
     name: Annotated[str, typer.Argument(metavar="SUITE", help=", ".join(SUITES))],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR", help="Where the runs and the report go: a path, or any fsspec URL."
+        ),
+    ],
     budget_fraction: Annotated[
         float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
     ] = 1.0,
@@ -81,14 +87,6 @@ def suite(
 
     Each experiment is a run directory of its own in DIR. A second call does only what is missing.
     """
-    runs = plan_suite(
-        name,
-        out,
-        budget_fraction=budget_fraction,
-        arms=arm or [],
-        seeds=parse_seeds(seeds),
-        overrides=settings or [],
-    )
     console = Console()
 
     def tasks_on(cluster: Cluster) -> tuple[str, Place]:
@@ -98,25 +96,36 @@ def suite(
         directory = finished.directory
         draw_figures([load_run(directory.path)], directory.figures, _rng())
 
-    try:
-        with (
-            LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
-            working(engine, address, jobs, tasks_on) as (how, place),
-        ):
-            warnings_to_stderr()
-            run_suite(
-                runs,
-                engine=how,
-                place=place,
-                command=sys.argv,
-                started=datetime.now(UTC),
-                clock=time.monotonic,
-                display=display,
-                after_each=draw,
-            )
-    except KeyboardInterrupt:
-        fail("interrupted; the same command goes on", INTERRUPTED)
-    _report([load_run(run.directory.path) for run in runs], out / "report", PAPER_LEVEL, console)
+    with local_directory(out, time.monotonic) as (path, mirror):
+        runs = plan_suite(
+            name,
+            path,
+            budget_fraction=budget_fraction,
+            arms=arm or [],
+            seeds=parse_seeds(seeds),
+            overrides=settings or [],
+        )
+        try:
+            with (
+                LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
+                working(engine, address, jobs, tasks_on) as (how, place),
+            ):
+                warnings_to_stderr()
+                run_suite(
+                    runs,
+                    engine=how,
+                    place=place,
+                    command=sys.argv,
+                    started=datetime.now(UTC),
+                    clock=time.monotonic,
+                    display=Mirrored(display, mirror),
+                    after_each=draw,
+                )
+        except KeyboardInterrupt:
+            fail("interrupted; the same command goes on", INTERRUPTED)
+        finished = [load_run(run.directory.path) for run in runs]
+        page = _report(finished, path / "report", PAPER_LEVEL, console)
+    _say_where(console, f"{out.rstrip('/')}/{page.name}")
 
 
 def report(
@@ -133,7 +142,10 @@ def report(
 ) -> None:
     """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
     _require_level(level)
-    _report(_load(directories), out or directories[0] / "report", level, Console())
+    console = Console()
+    _say_where(
+        console, _report(_load(directories), out or directories[0] / "report", level, console)
+    )
 
 
 def compare(
@@ -170,11 +182,15 @@ def archive(
         write_archive(run, out / run.name)
 
 
-def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> None:
+def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> Path:
     for run in runs:
         _print(console, welfare_table(run, _rng(), level), run.name)
     draw_figures(runs, out.parent / "figures", _rng())
     page, _ = write_report(runs, out, _rng(), level=level)
+    return page
+
+
+def _say_where(console: Console, page: object) -> None:
     console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -38,7 +38,7 @@ class FileSender:
 
     def __init__(self, home: Path, send: Callable[[Any], None], clock: Callable[[], float]) -> None:
         self._home, self._send, self._clock = home, send, clock
-        self._sent = _signatures(home)
+        self._sent = signatures(home)
         self._next_due = clock()
 
     def send_if_due(self) -> None:
@@ -48,7 +48,7 @@ class FileSender:
 
     def send(self) -> None:
         begun = self._clock()
-        now = _signatures(self._home)
+        now = signatures(self._home)
         for path, signature in now.items():
             if self._sent.get(path) != signature:
                 for content in _chunks(self._home / path):
@@ -106,7 +106,7 @@ def files_below(home: Path, parts: Iterable[str]) -> dict[str, bytes]:
     return {name: (home / name).read_bytes() for name in _visible(home, found)}
 
 
-def _signatures(home: Path) -> dict[str, tuple[int, int, int]]:
+def signatures(home: Path) -> dict[str, tuple[int, int, int]]:
     stats = {name: (home / name).stat() for name in _visible(home, sorted(home.rglob("*")))}
     return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
