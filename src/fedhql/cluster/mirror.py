@@ -1,4 +1,4 @@
-"""A run directory somewhere else: any fsspec URL (s3://, gs://, sftp://, ...), by way of a local one.
+"""A run directory at any fsspec URL (s3://, gs://, sftp://, ...), by way of a local one.
 
 Object stores can neither append nor rename. So a run works in a local directory, and now and then
 what has changed there is sent. An index, sent after everything it names, says what is complete;
