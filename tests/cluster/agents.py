@@ -1,4 +1,4 @@
-"""An agent that takes its time until a file exists, so that a test can act in the middle of a run."""
+"""An agent that takes its time until a file exists, so that a test can act meanwhile."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ from fedhql.agents.settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.environments.make import make_environment
 
-PAUSE_SECONDS = 0.1
+PAUSE_SECONDS = 0.2
 
 
 class Unhurried(TabularAgent):

@@ -30,11 +30,13 @@ id = "FrozenLake-v1"
 discount = 0.95
 [federation]
 query_batch = 8
-self_learning_env_steps = 100
+horizon_steps = 3
+self_learning_env_steps = 50
 [budget]
-env_steps_per_agent = 4_000
+env_steps_per_agent = 2_500
 [evaluation]
-episodes = 3
+episodes = 1
+episode_step_limit = 5
 best_episodes = 10
 """
 
@@ -174,9 +176,7 @@ def test_a_node_with_agents_is_killed(
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
-def test_a_node_with_other_versions_is_named(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_with_other_versions_is_named(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     here = os.getpid()
 
     def other_versions_elsewhere() -> dict[str, str]:

@@ -56,15 +56,21 @@ class Mirror:
         # Checkpoints are read before the rows they count on: rows may be newer, but not older.
         changed = [name for name, signature in now.items() if self._sent.get(name) != signature]
         for name in sorted(changed, key=lambda name: ("/round-" not in name, name)):
-            content = (self._local / name).read_bytes()
-            self._files.pipe_file(f"{self._root}/{name}", content)
+            self._put(name, (self._local / name).read_bytes())
         if set(now) != self._there:
-            self._files.pipe_file(f"{self._root}/{INDEX}", json.dumps(sorted(now)).encode())
+            self._put(INDEX, json.dumps(sorted(now)).encode())
         for name in self._there - set(now):
             self._files.rm_file(f"{self._root}/{name}")
         self._sent, self._there = now, set(now)
         ended = self._clock()
         self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+
+    def _put(self, name: str, content: bytes) -> None:
+        """The old content or the new, whatever happens."""
+        path = f"{self._root}/{name}"
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with self._files.transaction:
+            self._files.pipe_file(path, content)
 
     def _names_there(self) -> Iterator[str]:
         try:

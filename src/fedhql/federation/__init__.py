@@ -2,6 +2,13 @@
 
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, InProcessCohort
+from fedhql.federation.moments import (
+    Moments,
+    fed_ucb_bernstein_of,
+    fed_ucb_of,
+    merged,
+    moments,
+)
 from fedhql.federation.server import (
     FederationServer,
     RoundFigures,
@@ -18,6 +25,7 @@ __all__ = [
     "Cohort",
     "FederationServer",
     "InProcessCohort",
+    "Moments",
     "RoundFigures",
     "RoundProgress",
     "Rule",
@@ -25,4 +33,8 @@ __all__ = [
     "fed_td",
     "fed_ucb",
     "fed_ucb_bernstein",
+    "fed_ucb_bernstein_of",
+    "fed_ucb_of",
+    "merged",
+    "moments",
 ]
