@@ -47,7 +47,7 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as NodesHere
 
-        self._nodes = NodesHere(
+        self._nodes: Any = NodesHere(
             initialize_head=True,
             head_node_args={"num_cpus": 0, "include_dashboard": False},
         )

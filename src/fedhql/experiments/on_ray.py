@@ -50,10 +50,10 @@ class AgentsOnRay:
 @contextmanager
 def _agents_on_ray(address: str) -> Iterator[Gather]:
     with connected(address) as cluster:
-        yield partial(_gather, cluster)
+        yield partial(gather_on_ray, cluster)
 
 
-def _gather(
+def gather_on_ray(
     cluster: Cluster,
     settings: ExperimentSettings,
     seed: int,

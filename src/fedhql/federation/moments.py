@@ -22,8 +22,7 @@ class Moments:
     mean_BA: NDArray[np.float64]
     m2_BA: NDArray[np.float64]
 
-    @property
-    def variance_BA(self) -> NDArray[np.float64]:
+    def variance(self) -> NDArray[np.float64]:
         """The population's, as FedUCB has it."""
         return self.m2_BA / self.count
 
@@ -54,13 +53,13 @@ def _merge(a: Moments, b: Moments) -> Moments:
 
 def fed_ucb_of(group: Moments, exploration: float) -> NDArray[np.float64]:
     """`fed_ucb` of the group's values -> scores (B, A)."""
-    return group.mean_BA + exploration * np.sqrt(group.variance_BA)
+    return group.mean_BA + exploration * np.sqrt(group.variance())
 
 
 def fed_ucb_bernstein_of(group: Moments, bound: float, confidence: float) -> NDArray[np.float64]:
     """`fed_ucb_bernstein` of the group's values -> scores (B, A)."""
     return (
         group.mean_BA
-        + np.sqrt(2 * confidence * group.variance_BA / group.count)
+        + np.sqrt(2 * confidence * group.variance() / group.count)
         + 3 * bound * confidence / group.count
     )
