@@ -147,7 +147,8 @@ def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any)
         def federate() -> None:
             server.federate(Budget(10**6, N), range(settings.federation.query_batch))
 
-        learn(), federate()  # compiled, if they have to be
+        learn()  # compiled, if it has to be
+        federate()
         took = by_turns({"learn": learn, "federate": federate}, 3)
         memory = max(0, before - _available_bytes()) / 2**20 / N
     step = took["federate"] / settings.federation.horizon_steps
@@ -214,7 +215,7 @@ def nodes_of_one_core(count: int) -> Iterator[str]:
 
 def suite_seconds(nodes: int, *options: str) -> float:
     with nodes_of_one_core(nodes) as address, tempfile.TemporaryDirectory() as home:
-        command = [FEDHQL, "suite", "cartpole-n5", "--engine", "ray", "--address", address]
+        command = [str(FEDHQL), "suite", "cartpole-n5", "--engine", "ray", "--address", address]
         begun = time.perf_counter()
         subprocess.run([*command, "--out", home, *options], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begun

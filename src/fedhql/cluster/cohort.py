@@ -27,6 +27,7 @@ from fedhql.federation.cohort import usable_answers
 log = logging.getLogger(__name__)
 
 LOST = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
+MOST_BYTES_IN_A_CALL = 100_000  # Ray's own limit is 100 KiB
 PATIENCE_SECONDS = 60.0  # until somebody is told that agents wait for a place
 
 
@@ -79,7 +80,7 @@ class RayCohort:
             self._on_self_learned(env_steps)
 
     def query(self, states: States) -> Answers:
-        packed = pack(states)
+        packed = _for_all(pack(states))
         answers = self._results([host.q_values.remote(packed) for host in self._hosts])
         return usable_answers([self._values(answer) for answer in answers])
 
@@ -92,7 +93,7 @@ class RayCohort:
         return answers
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        packed = pack(states, actions, targets)
+        packed = _for_all(pack(states, actions, targets))
         self._results([host.improve.remote(packed) for host in self._hosts])
 
     def do_nothing(self) -> None:
@@ -169,6 +170,11 @@ class RayCohort:
             raise
         except LOST as error:
             raise AgentsLost(f"agents were lost ({_first_line(error)})") from error
+
+
+def _for_all(packed: bytes) -> Any:
+    """Ray sends small arguments along with a call; it would store large ones once for each."""
+    return packed if len(packed) <= MOST_BYTES_IN_A_CALL else ray.put(packed)
 
 
 def _first_line(error: Exception) -> str:
