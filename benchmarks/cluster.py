@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhql.cluster.cohort import RayCohort
 from fedhql.cluster.resources import Resources
-from fedhql.cluster.session import Cluster, connected
+from fedhql.cluster.session import Cluster, connected, import_ray
 from fedhql.contract import Actions, States, Values
 from fedhql.experiments.build import build_batch, build_server, gather_here
 from fedhql.experiments.jax_setup import prepare_jax
@@ -30,6 +29,9 @@ from fedhql.experiments.on_ray import gather_on_ray
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.federation import Budget, fed_ucb, fed_ucb_of, merged, moments
 from fedhql.federation.cohort import usable_answers
+
+if TYPE_CHECKING:
+    from fedhql.cluster.cohort import RayCohort
 
 ACTIONS = 2
 REPEATS = 400
@@ -47,7 +49,9 @@ class Prompt:
     def improve(self, states: States, actions: Actions, targets: Values) -> None: ...
 
 
-def prompt_agents(cluster: Cluster, count: int) -> RayCohort:
+def prompt_agents(cluster: Cluster, count: int) -> "RayCohort":
+    from fedhql.cluster.cohort import RayCohort
+
     return RayCohort(
         [Prompt] * count,
         ACTIONS,
@@ -87,7 +91,7 @@ def batch() -> None:
             print(_exchange_row(cohort, B, B))
 
 
-def _exchange_row(cohort: RayCohort, first: int, B: int) -> str:
+def _exchange_row(cohort: "RayCohort", first: int, B: int) -> str:
     states = np.zeros((B, 4), dtype=np.float32)
     actions, targets = np.zeros(B, dtype=np.int64), np.zeros(B, dtype=np.float32)
     calls: dict[str, Callable[[], object]] = {
@@ -196,6 +200,7 @@ def server() -> None:
 @contextmanager
 def nodes_of_one_core(count: int) -> Iterator[str]:
     """A head that does no work, and nodes pinned to a core each -> the address."""
+    import_ray()  # with our settings for a busy machine
     from ray.cluster_utils import Cluster as NodesHere
 
     cores = sorted(os.sched_getaffinity(0))

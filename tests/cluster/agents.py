@@ -21,3 +21,8 @@ class Unhurried(TabularAgent):
         if not self._until.exists():
             time.sleep(PAUSE_SECONDS)
         super().self_learn(env_steps)
+
+
+class Broken(Unhurried):
+    def self_learn(self, env_steps: int) -> None:
+        raise RuntimeError("broken on purpose")

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from fedhql.cluster import session
-from fedhql.cluster.session import Cluster, connected
+from fedhql.cluster.session import Cluster, connected, import_ray
 from fedhql.cluster.versions import versions_here
 from fedhql.errors import ClusterError
 from fedhql.experiments.books import Progress
 from fedhql.experiments.on_ray import AgentsOnRay, OnRay
 from fedhql.experiments.places import Here, Place
+from fedhql.experiments.processes import WorkerFailed
 from fedhql.experiments.run import run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.checkpoints import latest_checkpoint
@@ -45,6 +46,7 @@ class Nodes:
     """A head that does no work of its own, and one other node at a time."""
 
     def __init__(self) -> None:
+        import_ray()  # with our settings for a busy machine
         from ray.cluster_utils import Cluster as NodesHere
 
         self._nodes: Any = NodesHere(
@@ -98,9 +100,9 @@ class Meddling:
         return int(latest.name.removeprefix("round-")) if latest else 0
 
 
-def experiment(until: Path) -> ExperimentSettings:
+def experiment(until: Path, kind: str = "Unhurried") -> ExperimentSettings:
     agents = "".join(
-        f'[[agents]]\nkind = "tests.cluster.agents:Unhurried"\nuntil = "{until}"\n'
+        f'[[agents]]\nkind = "tests.cluster.agents:{kind}"\nuntil = "{until}"\n'
         f"epsilon = {epsilon}\n"
         for epsilon in (0.1, 0.3, 0.5)
     )
@@ -157,6 +159,18 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
     assert "goes on elsewhere" in caplog.text
     run(settings, tmp_path / "whole", Here(1), arms)
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind_of_place", ["agents", "tasks"])
+def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
+    kind_of_place: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place: Place = OnRay(cluster, time.monotonic)
+    if kind_of_place == "agents":
+        place = AgentsOnRay(cluster, jobs=1)
+    with pytest.raises(WorkerFailed, match=r"(?s)agents\.py.*broken on purpose"):
+        run(experiment(tmp_path / "hurry", "Broken"), tmp_path / "run", place, ["fedhql"])
+    assert caplog.text == ""
 
 
 def test_a_node_with_agents_is_killed(

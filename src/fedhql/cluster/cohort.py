@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import ray
 from ray.exceptions import (
+    GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
     OutOfMemoryError,
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LOST = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
 MOST_BYTES_IN_A_CALL = 100_000  # Ray's own limit is 100 KiB
+PARTING_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0  # until somebody is told that agents wait for a place
 
 
@@ -127,8 +129,10 @@ class RayCohort:
         """The agents first, then the actors, also those that are gone or still on their way."""
         closing = [host.close.remote() for host in self._hosts]
         try:
-            ray.get(closing, timeout=5)
-        except ray.exceptions.RayError as error:
+            ray.get(closing, timeout=PARTING_SECONDS)
+        except RayTaskError as error:
+            log.warning("an agent could not be closed: %s", error)
+        except (*LOST, GetTimeoutError) as error:
             log.debug("while agents were closed: %s", error)
         for host in self._hosts:
             ray.kill(host)

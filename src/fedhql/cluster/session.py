@@ -18,6 +18,12 @@ ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"), "1"
 )
 
+RAYS_OWN = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
+    "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
+}
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -62,7 +68,7 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: str | None, *, namespace: str = "fedhql") -> Iterator[Cluster]:
+def connected(address: str | None) -> Iterator[Cluster]:
     """Join the cluster at `address`, or start one here that ends with this block."""
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
@@ -73,20 +79,23 @@ def connected(address: str | None, *, namespace: str = "fedhql") -> Iterator[Clu
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     with ExitStack() as stack:
         if address is None:
+            # In /tmp, because the path of a socket has to be short.
+            scratch = tempfile.TemporaryDirectory(
+                prefix="fedhql-ray-", dir="/tmp", ignore_cleanup_errors=True
+            )
             options |= {
                 "address": "local",  # whatever RAY_ADDRESS says
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_node_ip_address": "127.0.0.1",
-                # In /tmp, because the path of a socket has to be short.
-                "_temp_dir": stack.enter_context(_scratch("/tmp")),
+                "_temp_dir": stack.enter_context(scratch),
             }
         else:
             options |= {"address": address}
         stack.callback(ray.shutdown)
         try:
             with _quiet():
-                context = ray.init(namespace=namespace, **options)
+                context = ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             what = f"--address {address}" if address else "a local Ray cannot be started"
             raise ClusterError(f"{what}: {error}") from error
@@ -98,7 +107,8 @@ def connected(address: str | None, *, namespace: str = "fedhql") -> Iterator[Clu
 
 def import_ray() -> Any:
     try:
-        import ray
+        with _quiet():
+            import ray
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
@@ -107,20 +117,10 @@ def import_ray() -> Any:
 
 
 @contextmanager
-def _scratch(where: str) -> Iterator[str]:
-    """A directory whose removal does not mind files that come or go meanwhile."""
-    with tempfile.TemporaryDirectory(
-        prefix="fedhql-ray-", dir=where, ignore_cleanup_errors=True
-    ) as home:
-        yield home
-
-
-@contextmanager
 def _quiet() -> Iterator[None]:
-    """While Ray starts: nothing is reported to anybody, and nothing is printed."""
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
-    before = {name: os.environ.get(name) for name in quiet}
-    os.environ.update(quiet)
+    """While Ray is loaded and starts: nothing is reported to anybody, and nothing is printed."""
+    before = {name: os.environ.get(name) for name in RAYS_OWN}
+    os.environ.update(RAYS_OWN)
     try:
         yield
     finally:
