@@ -143,13 +143,14 @@ class RayCohort:
         with self._blaming():
             _, waiting = ray.wait(building, num_returns=len(building), timeout=PATIENCE_SECONDS)
         if waiting:
-            asks = {in_words(each.demanded()) for each in resources}
+            asks = {in_words(each.demanded()) for each in resources if each.demanded()}
             log.warning(
-                "%d of %d agents are not there yet; they ask for %s each, and a node that joins "
-                "is used",
+                "%d of %d agents are not there yet%s",
                 len(waiting),
                 len(building),
-                " or ".join(sorted(asks)),
+                f": they wait for {' or '.join(sorted(asks))}; a node that joins is used"
+                if asks
+                else "",
             )
         return self._results(building)
 

@@ -20,6 +20,7 @@ ONE_THREAD = dict.fromkeys(
 
 RAYS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what its daemons would print here; their logs have it
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
     "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
 }
@@ -96,7 +97,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
         try:
             with _quiet():
                 context = ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises what it likes, also Exception itself
             what = f"--address {address}" if address else "a local Ray cannot be started"
             raise ClusterError(f"{what}: {error}") from error
         cluster = Cluster(context.address_info["gcs_address"], versions_here())
