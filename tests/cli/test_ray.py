@@ -71,7 +71,10 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+reads_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+
+
+@reads_proc
 def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path) -> None:
     file = experiment(tmp_path, 900)
     run = Started(tmp_path, "run", file, "--out", "ray", "--engine", "ray", "--seeds", "3")
@@ -84,7 +87,7 @@ def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path) -> None:
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+@reads_proc
 def test_a_killed_driver_takes_its_ray_along_and_can_be_resumed(tmp_path: Path) -> None:
     """Resumed here, without Ray: where agents live is no part of a run."""
     file = experiment(tmp_path, 24_000)
@@ -99,6 +102,41 @@ def test_a_killed_driver_takes_its_ray_along_and_can_be_resumed(tmp_path: Path) 
     succeed("run", file, "--out", "ray", "--resume", cwd=tmp_path)
     succeed(*arguments, "--out", "here", cwd=tmp_path)
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+
+
+@pytest.mark.slow
+@reads_proc
+def test_an_interrupt_is_one_line_and_ends_everything(tmp_path: Path) -> None:
+    file = experiment(tmp_path, 5_000_000)
+    run = Started(tmp_path, "run", file, "--out", "ray", "--engine", "ray")
+    wait_until((tmp_path / "ray/cells/fedhql/seed0/evaluations.csv").exists)
+    os.killpg(run.process.pid, signal.SIGINT)  # as Ctrl-C does
+    said = run.process.communicate()
+    assert said == ("", "fedhql: error: interrupted; go on with --resume\n")
+    assert run.process.returncode == 130
+    run.wait_until_all_ended()
+
+
+@pytest.mark.slow
+def test_a_suite_of_compiled_grids_at_a_url(tmp_path: Path) -> None:
+    """As many grids as the cores give the same lanes, and so the same bytes."""
+    options = (
+        "--budget-fraction",
+        "0.003",
+        "--seeds",
+        "0",
+        "--arm",
+        "independent",
+        "--arm",
+        "fedhql",
+    )
+    options += ("--set", "evaluation.best_episodes=2")
+    url = (tmp_path / "bucket").as_uri()
+    said = succeed("suite", "cartpole-n5", *options, "--out", url, "--engine", "ray")
+    assert said.rstrip().endswith(f"report: {url}/report.html")
+    succeed("suite", "cartpole-n5", *options, "--out", tmp_path / "here")
+    there, here = (contents(tmp_path / where / "cartpole-n5") for where in ("bucket", "here"))
+    assert there == here
 
 
 def test_an_address_nobody_answers_at(tmp_path: Path) -> None:

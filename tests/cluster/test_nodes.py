@@ -115,6 +115,8 @@ def run(
     place: Place,
     arms: Sequence[str],
     meddle: Callable[[], None] = lambda: None,
+    *,
+    resume: bool = False,
 ) -> bool:
     """-> whether there was an opportunity to meddle."""
     display = Meddling(RunDirectory(home), meddle)
@@ -124,7 +126,7 @@ def run(
         arms=arms,
         seeds=[0],
         engine="messages",
-        resume=False,
+        resume=resume,
         place=place,
         tensorboard=False,
         command=[],
@@ -159,6 +161,25 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
     assert "goes on elsewhere" in caplog.text
     run(settings, tmp_path / "whole", Here(1), arms)
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
+
+
+def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """From what had arrived; what was on its way when it was killed counts for nothing."""
+    arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
+    settings, place = experiment(hurry), OnRay(cluster, time.monotonic)
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, tmp_path / "ended", place, arms, end)
+    half = tmp_path / "ended/.arriving/0/cells/independent/seed0/checkpoint/round-000000999/half"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    hurry.touch()
+    run(settings, tmp_path / "ended", place, arms, resume=True)
+    run(settings, tmp_path / "whole", Here(1), arms)
+    assert contents(tmp_path / "ended") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("kind_of_place", ["agents", "tasks"])

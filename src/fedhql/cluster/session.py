@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -95,7 +97,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
             options |= {"address": address}
         stack.callback(ray.shutdown)
         try:
-            with _quiet():
+            with _quiet(), _own_signals():
                 context = ray.init(**options)
         except Exception as error:  # Ray raises what it likes, also Exception itself
             what = f"--address {address}" if address else "a local Ray cannot be started"
@@ -130,6 +132,15 @@ def _quiet() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """SIGTERM stays what it was: Ray would answer it with a stack trace on stderr."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _require_alike_nodes(cluster: Cluster) -> None:
