@@ -120,10 +120,8 @@ def test_an_interrupt_is_one_line_and_ends_everything(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_suite_of_compiled_grids_at_a_url(tmp_path: Path) -> None:
     """As many grids as the cores give the same lanes, and so the same bytes."""
-    options = [
-        *["--budget-fraction", "0.003", "--seeds", "0", "--arm", "independent", "--arm", "fedhql"]
-    ]
-    options += ["--set", "evaluation.best_episodes=2"]
+    options = ["--budget-fraction", "0.003", "--seeds", "0", "--arm", "independent"]
+    options += ["--arm", "fedhql", "--set", "evaluation.best_episodes=2"]
     url = (tmp_path / "bucket").as_uri()
     said = succeed("suite", "cartpole-n5", *options, "--out", url, "--engine", "ray")
     assert said.rstrip().endswith(f"report: {url}/report.html")

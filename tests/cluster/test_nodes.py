@@ -182,7 +182,7 @@ def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> No
     assert contents(tmp_path / "ended") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("kind_of_place", ["agents", "tasks"])
+@pytest.mark.parametrize("kind_of_place", ["tasks", pytest.param("agents", marks=pytest.mark.slow)])
 def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
     kind_of_place: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
