@@ -122,8 +122,8 @@ def federation_of(kind: str, count: int) -> ExperimentSettings:
 
 def agents(most_actors: int) -> None:
     print("\nA round: 500 self-learning steps an agent, then 16 server steps on 128 states\n")
-    print("| agents | where | gathered in | self-learning | federation | a server step | memory |")
-    print("|---|---|---|---|---|---|---|")
+    print("| agents | where | gathered in | self-learning | federation | a server step |")
+    print("|---|---|---|---|---|---|")
     prepare_jax()
     with connected(None) as cluster:
         for kind in AGENTS:
@@ -135,7 +135,7 @@ def agents(most_actors: int) -> None:
 
 
 def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any) -> str:
-    N, before = len(settings.agents), _available_bytes()
+    N = len(settings.agents)
     begun = time.perf_counter()
     with ExitStack() as stack:
         crew = stack.enter_context(closing(gather(settings, 0, lambda env_steps: None)))
@@ -154,20 +154,11 @@ def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any)
         learn()  # compiled, if it has to be
         federate()
         took = by_turns({"learn": learn, "federate": federate}, 3)
-        memory = max(0, before - _available_bytes()) / 2**20 / N
     step = took["federate"] / settings.federation.horizon_steps
     return (
         f"| {N} {kind} | {where} | {gathered:.1f} s | {took['learn']:.2f} s | "
-        f"{took['federate']:.2f} s | {1e3 * step:.1f} ms | {memory:.0f} MB an agent |"
+        f"{took['federate']:.2f} s | {1e3 * step:.1f} ms |"
     )
-
-
-def _available_bytes() -> int:
-    """Of the machine; others that come and go show, too."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def server() -> None:
