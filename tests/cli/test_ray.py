@@ -87,6 +87,7 @@ def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path) -> None:
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 
+@pytest.mark.slow
 @reads_proc
 def test_a_killed_driver_takes_its_ray_along_and_can_be_resumed(tmp_path: Path) -> None:
     """Resumed here, without Ray: where agents live is no part of a run."""
