@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.experiments.build import build_agents, build_cohort, build_server
+from fedhql.experiments.build import build_cohort, build_server
+from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.presets import preset_text
 from fedhql.experiments.seeds import Stream, seeds_for

@@ -156,7 +156,7 @@ def plain_sb3(settings: Any, env_steps: int) -> list[tuple[Any, int]]:
 def message_agents(settings: Any, backbone: str, env_steps: int) -> list[tuple[Any, int]]:
     import numpy as np
 
-    from fedhql.experiments.build import build_agents
+    from fedhql.experiments.build_agent import build_agents
     from fedhql.experiments.settings import with_backbone
 
     agents = build_agents(with_backbone(settings, backbone), seed=0)

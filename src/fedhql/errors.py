@@ -25,6 +25,14 @@ class NoUsableAnswers(FedHQLError):
     """Not one agent gave an answer the server could use."""
 
 
+class AgentsLost(FedHQLError):
+    """Agents of our own, on other machines, are gone; their cell can go on with new ones."""
+
+
+class ClusterError(FedHQLError):
+    """A Ray cluster cannot be reached, lacks something, or its nodes do not match."""
+
+
 class MemberRefused(FedHQLError):
     """A server will not have this member, or this member will not have that server."""
 

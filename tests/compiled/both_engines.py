@@ -13,7 +13,8 @@ from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import Server
 from fedhql.experiments.arms import federates, settings_of_arm
-from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
+from fedhql.experiments.build import build_batch, build_cohort, build_server
+from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings

@@ -13,7 +13,7 @@ from fedhql.environments.twin_batch import TwinBatch
 from fedhql.environments.twins import twin_of
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks
-from fedhql.experiments.build import build_agents
+from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.run_directory import Cell, RunDirectory

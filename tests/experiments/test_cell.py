@@ -1,17 +1,23 @@
 import time
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
+import pytest
+
+from fedhql.errors import AgentsLost
 from fedhql.experiments.books import Progress
-from fedhql.experiments.cell import finish_cell
-from fedhql.experiments.settings import read_settings
+from fedhql.experiments.build import gather_here
+from fedhql.experiments.cell import MOST_LOSSES, finish_cell
+from fedhql.experiments.crew import Crew, Gather
+from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.run_directory import Cell, RunDirectory
 from tests.cli.running import TABULAR
 
 CELL = Cell("fedhql", 0)
 
 
-def finish(home: Path) -> list[Progress]:
+def finish(home: Path, gather: Gather = gather_here) -> list[Progress]:
     reports: list[Progress] = []
     finish_cell(
         read_settings(TABULAR.format(budget=900)),
@@ -20,8 +26,33 @@ def finish(home: Path) -> list[Progress]:
         report=reports.append,
         clock=time.monotonic,
         tensorboard=False,
+        gather=gather,
     )
     return reports
+
+
+def losing(phases: Iterator[int | None]) -> Gather:
+    """Each crew is lost in its n-th self-learning phase, when half of it has been learned."""
+
+    def gather(
+        settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
+    ) -> Crew:
+        crew, lost_in, learned = (
+            gather_here(settings, seed, on_self_learned),
+            next(phases),
+            count(1),
+        )
+
+        def self_learn(env_steps: int) -> None:
+            if next(learned) == lost_in:
+                type(crew).self_learn(crew, env_steps // 2)
+                raise AgentsLost("agents were lost")
+            type(crew).self_learn(crew, env_steps)
+
+        vars(crew)["self_learn"] = self_learn
+        return crew
+
+    return gather
 
 
 def test_progress_grows_to_the_budget(tmp_path: Path) -> None:
@@ -38,3 +69,27 @@ def test_a_finished_cell_is_not_touched_again(tmp_path: Path) -> None:
     before = rows.stat()
     assert finish(tmp_path) == []
     assert rows.stat() == before
+
+
+def test_lost_agents_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    finish(tmp_path / "whole")
+    finish(tmp_path / "disturbed", losing(iter([1, 2, None])))
+    assert caplog.text.count("agents were lost; it goes on from round-") == 2
+    for name in ("evaluations.csv", "federation.csv"):
+        of_cell = Path("cells/fedhql/seed0") / name
+        whole, disturbed = (tmp_path / which / of_cell for which in ("whole", "disturbed"))
+        assert disturbed.read_bytes() == whole.read_bytes()
+
+
+def test_agents_that_are_lost_again_and_again_end_the_cell(tmp_path: Path) -> None:
+    gathered = 0
+
+    def always_lost_at_once() -> Iterator[int]:
+        nonlocal gathered
+        while True:
+            gathered += 1
+            yield 1
+
+    with pytest.raises(AgentsLost):
+        finish(tmp_path, losing(always_lost_at_once()))
+    assert gathered == MOST_LOSSES

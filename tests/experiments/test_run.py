@@ -10,7 +10,8 @@ import pytest
 
 from fedhql.experiments import run
 from fedhql.experiments.books import Progress
-from fedhql.experiments.settings import read_settings
+from fedhql.experiments.places import Work, agents_here
+from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.run_directory import Cell, RunDirectory
 
 SETTINGS = read_settings("""
@@ -33,9 +34,25 @@ class Watching:
     def show(self, progress: Progress) -> None: ...
 
 
-def do_nothing(tasks: Sequence[Any], jobs: int, on_message: Callable[[Any], None]) -> None:
-    """Instead of processes; the first of a run is asked for facts."""
-    on_message({"is_cpu": True, "memory_bytes": 10**9, "observation_size": 4})
+class Nowhere:
+    """Does nothing; the first of a run is asked for facts."""
+
+    agents = staticmethod(agents_here)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
+        return 1, 1
+
+    def run(
+        self,
+        work: Sequence[Work],
+        jobs: int,
+        directory: RunDirectory,
+        on_message: Callable[[Any], None],
+    ) -> None:
+        on_message({"is_cpu": True, "memory_bytes": 10**9, "observation_size": 4})
 
 
 def begin(home: Path) -> list[Cell]:
@@ -48,7 +65,7 @@ def begin(home: Path) -> list[Cell]:
         seeds=[0],
         engine="auto",
         resume=True,
-        jobs=1,
+        place=Nowhere(),
         tensorboard=False,
         command=[],
         started=datetime.now(UTC),
@@ -62,7 +79,6 @@ def test_every_cell_of_a_grid_that_goes_on_has_a_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that ended after the grid's last checkpoint, since it is run to its end again."""
-    monkeypatch.setattr(run, "run_in_processes", do_nothing)
     monkeypatch.setattr(run, "_dispatch", lambda display, message: None)
     assert set(begin(tmp_path)) == {FEDERATED, ALONE}
     RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)

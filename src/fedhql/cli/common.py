@@ -3,11 +3,27 @@
 import logging
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, NoReturn
 
+import typer
+
+from fedhql.cluster.session import Cluster, connected
 from fedhql.errors import SettingsError
+from fedhql.experiments.engine import RAY
+from fedhql.experiments.places import Here, Place
 
 INTERRUPTED = 130
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|auto",
+        help="For --engine ray: the cluster to use, which this machine is a node of."
+        "  [default: one is started here, and stopped at the end]",
+    ),
+]
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -27,6 +43,23 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def working(
+    engine: str,
+    address: str | None,
+    jobs: int | None,
+    on_ray: Callable[[Cluster], tuple[str, Place]],
+) -> Iterator[tuple[str, Place]]:
+    """What computes, and where, for as long as a command lasts."""
+    if engine == RAY:
+        with connected(address) as cluster:
+            yield on_ray(cluster)
+    elif address is not None:
+        raise SettingsError(f"--address {address} is for --engine ray")
+    else:
+        yield engine, Here(jobs or cores())
 
 
 def warnings_to_stderr() -> None:

@@ -12,10 +12,22 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.cli import certificates, network, studies
-from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
-from fedhql.cli.display import LiveDisplay, results_table
+from fedhql.cli.common import (
+    INTERRUPTED,
+    Address,
+    cores,
+    fail,
+    parse_seeds,
+    warnings_to_stderr,
+    working,
+)
+from fedhql.cli.display import LiveDisplay, Mirrored, results_table
+from fedhql.cluster.mirror import local_directory
+from fedhql.cluster.session import Cluster
 from fedhql.errors import FedHQLError
 from fedhql.experiments.arms import require_arm
+from fedhql.experiments.on_ray import AgentsOnRay
+from fedhql.experiments.places import Place
 from fedhql.experiments.presets import preset_description, preset_names, preset_text
 from fedhql.experiments.processes import WorkerFailed
 from fedhql.experiments.run import run_experiment
@@ -67,7 +79,9 @@ def run(
     experiment: Annotated[
         str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or a TOML file.")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Where the results go: a path, or any fsspec URL.")
+    ],
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,11 +119,13 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="auto|messages|compiled",
+            metavar="auto|messages|compiled|ray",
             help="messages: any agents, each an object; compiled: arms and seeds of our own DQN "
-            "as one program; auto: compiled if every agent is ours.",
+            "as one program; auto: compiled if every agent is ours; ray: messages, each agent an "
+            "actor on a Ray cluster.",
         ),
     ] = "auto",
+    address: Address = None,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -149,35 +165,43 @@ def run(
     chosen = _read(experiment, overrides)
     if backbone is not None:
         chosen = with_backbone(chosen, backbone)
-    directory = RunDirectory(out)
     if tensorboard:
         require_tensorboard()
-    going_on = resume and directory.is_run()
-    default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
     console = Console()
-    try:
-        with LiveDisplay(console) as display:
-            # Inside, so that warnings go above the bars and not through them.
-            warnings_to_stderr()
-            run_experiment(
-                chosen,
-                directory,
-                arms=[require_arm(chosen, name) for name in arm or default_arms],
-                seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
-                engine=engine,
-                resume=resume,
-                jobs=jobs or cores(),
-                tensorboard=tensorboard,
-                command=sys.argv,
-                started=datetime.now(UTC),
-                clock=time.monotonic,
-                display=display,
-            )
-    except KeyboardInterrupt:  # here, because typer would only say "Aborted"
-        fail("interrupted; go on with --resume", INTERRUPTED)
-    finished = load_run(directory.path)
-    console.print(results_table(finished))
-    draw_figures([finished], directory.figures, np.random.default_rng(0))
+
+    def agents_on(cluster: Cluster) -> tuple[str, Place]:
+        return "messages", AgentsOnRay(cluster, jobs or cores())
+
+    with local_directory(out, time.monotonic) as (path, mirror):
+        directory = RunDirectory(path)
+        going_on = resume and directory.is_run()
+        default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
+        try:
+            with (
+                LiveDisplay(console) as display,
+                working(engine, address, jobs, agents_on) as (how, place),
+            ):
+                # Inside, so that warnings go above the bars and not through them.
+                warnings_to_stderr()
+                run_experiment(
+                    chosen,
+                    directory,
+                    arms=[require_arm(chosen, name) for name in arm or default_arms],
+                    seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
+                    engine=how,
+                    resume=resume,
+                    place=place,
+                    tensorboard=tensorboard,
+                    command=sys.argv,
+                    started=datetime.now(UTC),
+                    clock=time.monotonic,
+                    display=Mirrored(display, mirror),
+                )
+        except KeyboardInterrupt:  # here, because typer would only say "Aborted"
+            fail("interrupted; go on with --resume", INTERRUPTED)
+        finished = load_run(directory.path)
+        console.print(results_table(finished))
+        draw_figures([finished], directory.figures, np.random.default_rng(0))
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -12,9 +12,20 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from fedhql.cli.common import INTERRUPTED, cores, fail, parse_seeds, warnings_to_stderr
-from fedhql.cli.display import LiveDisplay
+from fedhql.cli.common import (
+    INTERRUPTED,
+    Address,
+    fail,
+    parse_seeds,
+    warnings_to_stderr,
+    working,
+)
+from fedhql.cli.display import LiveDisplay, Mirrored
+from fedhql.cluster.mirror import local_directory
+from fedhql.cluster.session import Cluster
 from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.experiments.on_ray import OnRay
+from fedhql.experiments.places import Place
 from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.compare import compare_tables
@@ -33,7 +44,12 @@ Level = Annotated[
 
 def suite(
     name: Annotated[str, typer.Argument(metavar="SUITE", help=", ".join(SUITES))],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR", help="Where the runs and the report go: a path, or any fsspec URL."
+        ),
+    ],
     budget_fraction: Annotated[
         float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
     ] = 1.0,
@@ -53,46 +69,63 @@ def suite(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in `run`."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="auto|messages|compiled", help="As in `run`.")
+        str,
+        typer.Option(
+            metavar="auto|messages|compiled|ray",
+            help="As in `run`; ray: as auto, arms and seeds as tasks on a Ray cluster.",
+        ),
     ] = "auto",
+    address: Address = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: the cores]")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Always so: a second call does what is missing.")
+    ] = True,
 ) -> None:
     """Run the paper's experiments, independent and every λ, then figures and a report.
 
     Each experiment is a run directory of its own in DIR. A second call does only what is missing.
     """
-    runs = plan_suite(
-        name,
-        out,
-        budget_fraction=budget_fraction,
-        arms=arm or [],
-        seeds=parse_seeds(seeds),
-        overrides=settings or [],
-    )
     console = Console()
+
+    def tasks_on(cluster: Cluster) -> tuple[str, Place]:
+        return "auto", OnRay(cluster, time.monotonic)
 
     def draw(finished: SuiteRun) -> None:
         directory = finished.directory
         draw_figures([load_run(directory.path)], directory.figures, _rng())
 
-    try:
-        with LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display:
-            warnings_to_stderr()
-            run_suite(
-                runs,
-                engine=engine,
-                jobs=jobs or cores(),
-                command=sys.argv,
-                started=datetime.now(UTC),
-                clock=time.monotonic,
-                display=display,
-                after_each=draw,
-            )
-    except KeyboardInterrupt:
-        fail("interrupted; the same command goes on", INTERRUPTED)
-    _report([load_run(run.directory.path) for run in runs], out / "report", PAPER_LEVEL, console)
+    with local_directory(out, time.monotonic) as (path, mirror):
+        runs = plan_suite(
+            name,
+            path,
+            budget_fraction=budget_fraction,
+            arms=arm or [],
+            seeds=parse_seeds(seeds),
+            overrides=settings or [],
+        )
+        try:
+            with (
+                LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
+                working(engine, address, jobs, tasks_on) as (how, place),
+            ):
+                warnings_to_stderr()
+                run_suite(
+                    runs,
+                    engine=how,
+                    place=place,
+                    command=sys.argv,
+                    started=datetime.now(UTC),
+                    clock=time.monotonic,
+                    display=Mirrored(display, mirror),
+                    after_each=draw,
+                )
+        except KeyboardInterrupt:
+            fail("interrupted; the same command goes on", INTERRUPTED)
+        finished = [load_run(run.directory.path) for run in runs]
+        page = _report(finished, path / "report", PAPER_LEVEL, console)
+    _say_where(console, f"{out.rstrip('/')}/{page.name}")
 
 
 def report(
@@ -109,7 +142,10 @@ def report(
 ) -> None:
     """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
     _require_level(level)
-    _report(load_runs(*directories), out or directories[0] / "report", level, Console())
+    console = Console()
+    _say_where(
+        console, _report(load_runs(*directories), out or directories[0] / "report", level, console)
+    )
 
 
 def compare(
@@ -154,11 +190,15 @@ def archive(
         typer.echo(f"wrote {home}")
 
 
-def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> None:
+def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> Path:
     for run in runs:
         _print(console, welfare_table(run, _rng(), level), run.name)
     draw_figures(runs, out.parent / "figures", _rng())
     page, _ = write_report(runs, out, _rng(), level=level)
+    return page
+
+
+def _say_where(console: Console, page: object) -> None:
     console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
 
 

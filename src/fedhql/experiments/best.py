@@ -12,7 +12,8 @@ import numpy as np
 from fedhql.agents.catalog import load_policy
 from fedhql.contract import Checkpointable, Exportable, States, Values
 from fedhql.environments.make import make_environment
-from fedhql.experiments.build import build_batch, build_one_agent
+from fedhql.experiments.build import build_batch
+from fedhql.experiments.build_agent import build_one_agent
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings

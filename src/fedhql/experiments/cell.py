@@ -1,21 +1,26 @@
 """One arm with one seed in the message engine: learn, evaluate, federate, checkpoint."""
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from pathlib import Path
 
-from fedhql.contract import Checkpointable, Diagnosable, Exportable
+from fedhql.errors import AgentsLost
 from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
-from fedhql.experiments.build import build_agents, build_batch, build_cohort, build_server
+from fedhql.experiments.build import build_batch, build_server, gather_here
+from fedhql.experiments.crew import Gather
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import FederationServer
-from fedhql.results.checkpoints import Checkpoints
+from fedhql.results.checkpoints import Checkpoints, latest_checkpoint
 from fedhql.results.files import locked, whole_directory
 from fedhql.results.run_directory import Cell, RunDirectory
+
+log = logging.getLogger(__name__)
+
+MOST_LOSSES = 3  # of agents, without a checkpoint in between
 
 
 def finish_cell(
@@ -26,14 +31,27 @@ def finish_cell(
     report: Callable[[Progress], None],
     clock: Callable[[], float],
     tensorboard: bool,
+    gather: Gather = gather_here,
 ) -> None:
-    """Run a cell, from its last checkpoint if it has one, until its budget is spent."""
+    """Run a cell, from its last checkpoint if it has one, until its budget is spent.
+
+    Agents that are lost on the way are gathered anew, all of them, at the last checkpoint.
+    """
     # A worker that outlived its killed parent by a moment may hold the lock, and even finish.
     with locked(directory.cell(cell), wait=True):
-        if directory.result(cell).exists():
-            return
-        with closing(_CellRun(settings, cell, directory, report, clock, tensorboard)) as run:
-            run.until_budget_is_spent()
+        losses, lost_at = 0, None
+        while not directory.result(cell).exists():
+            try:
+                run = _CellRun(settings, cell, directory, report, clock, tensorboard, gather)
+                with closing(run):
+                    run.until_budget_is_spent()
+            except AgentsLost as error:
+                latest = latest_checkpoint(directory.checkpoints(cell))
+                losses, lost_at = losses + 1 if latest == lost_at else 1, latest
+                if losses == MOST_LOSSES:
+                    raise
+                since = f"goes on from {latest.name}" if latest else "begins again"
+                log.warning("%s: %s; it %s with new ones", cell, error, since)
 
 
 class _CellRun:
@@ -45,26 +63,28 @@ class _CellRun:
         report: Callable[[Progress], None],
         clock: Callable[[], float],
         tensorboard: bool,
+        gather: Gather,
     ) -> None:
         self._settings, self._cell, self._directory = settings, cell, directory
-        self._agents = build_agents(settings, cell.seed)
-        self._cohort = build_cohort(settings, self._agents, self._on_self_learned)
+        self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
+        checkpoint, state = self._checkpoints.latest(), None
+        self._crew = gather(settings, cell.seed, self._on_self_learned)
+        if checkpoint is not None:
+            state = json.loads((checkpoint / "cell.json").read_text())
+            self._checkpoints.seconds_spent = state["checkpoint_seconds"]
+            try:
+                self._crew.restore(checkpoint)
+            except AgentsLost:
+                self._crew.close()
+                raise
         self._evaluation_environments = build_batch(
-            settings, len(self._agents) * settings.evaluation.episodes
+            settings, len(settings.agents) * settings.evaluation.episodes
         )
         self._server: FederationServer | None = None
         if federates(cell.arm):
             of_arm = settings_of_arm(settings, cell.arm)
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
-            self._server = build_server(of_arm, self._cohort, self._server_environments)
-        self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
-        checkpoint, state = self._checkpoints.latest(), None
-        if checkpoint is not None:
-            state = json.loads((checkpoint / "cell.json").read_text())
-            self._checkpoints.seconds_spent = state["checkpoint_seconds"]
-            for agent, name in zip(self._agents, self._cohort.names, strict=True):
-                assert isinstance(agent, Checkpointable)  # else no checkpoint was written
-                agent.restore(checkpoint / name)
+            self._server = build_server(of_arm, self._crew, self._server_environments)
         self._books = CellBooks(
             settings,
             cell,
@@ -85,7 +105,7 @@ class _CellRun:
         if books.round == 0:
             self._checkpoint()
         while env_steps := books.affordable_self_learning():
-            self._cohort.self_learn(env_steps)
+            self._crew.self_learn(env_steps)
             self._learned_in_phase = 0
             books.self_learned(env_steps)
             self._evaluate()
@@ -94,13 +114,13 @@ class _CellRun:
             books.round += 1
             if self._checkpoints.due():
                 self._checkpoint()
-        self._keep("last", range(len(self._agents)))
+        self._keep("last", range(len(self._settings.agents)))
         evaluate_best(self._settings, self._cell, self._directory)
         books.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
         self._checkpoints.discard()
 
     def close(self) -> None:
-        self._cohort.close()
+        self._crew.close()
         self._evaluation_environments.close()
         if self._server is not None:
             self._server_environments.close()
@@ -109,19 +129,17 @@ class _CellRun:
     def _on_self_learned(self, env_steps: int) -> None:
         """One agent has; the budget is charged once all have."""
         self._learned_in_phase += env_steps
-        self._books.tell(self._learned_in_phase / len(self._agents))
+        self._books.tell(self._learned_in_phase / len(self._settings.agents))
 
     def _evaluate(self) -> None:
         returns_NE, lengths_NE = evaluate(
-            self._cohort.query_each,
+            self._crew.query_each,
             self._evaluation_environments,
             self._books.evaluation_seeds(),
             self._settings.evaluation.episode_step_limit,
         )
-        diagnostics = [
-            agent.diagnostics() if isinstance(agent, Diagnosable) else {} for agent in self._agents
-        ]
-        self._keep("best", self._books.evaluated(returns_NE, lengths_NE, diagnostics))
+        improved = self._books.evaluated(returns_NE, lengths_NE, self._crew.diagnostics())
+        self._keep("best", improved)
 
     def _federate(self, server: FederationServer) -> None:
         seeds, budget = self._books.server_seeds(), self._books.budget
@@ -130,12 +148,10 @@ class _CellRun:
 
     def _checkpoint(self) -> None:
         """Whole or not at all. A cell with an agent that cannot be saved resumes from its start."""
-        if not all(isinstance(agent, Checkpointable) for agent in self._agents):
+        if not self._crew.can_be_saved:
             return
         with self._checkpoints.write(self._books.round) as directory:
-            for agent, name in zip(self._agents, self._cohort.names, strict=True):
-                assert isinstance(agent, Checkpointable)  # so mypy knows, too
-                _in_new_directory(directory / name, agent.save)
+            self._crew.save(directory)
             state = self._books.state()
             state["checkpoint_seconds"] = self._checkpoints.seconds_spent
             if self._server is not None and self._settings.federation.carry_over:
@@ -145,15 +161,7 @@ class _CellRun:
     def _keep(self, which: str, agents: Iterable[int]) -> None:
         """Export those agents, or save them whole if they know nothing smaller."""
         for n in agents:
-            agent, home = self._agents[n], self._directory.agent(self._cell, self._cohort.names[n])
-            if isinstance(agent, Exportable):
+            home = self._directory.agent(self._cell, self._crew.names[n])
+            if self._crew.can_be_kept(n):
                 with whole_directory(home / which) as directory:
-                    agent.export(directory)
-            elif isinstance(agent, Checkpointable):
-                with whole_directory(home / which) as directory:
-                    agent.save(directory)
-
-
-def _in_new_directory(directory: Path, save: Callable[[Path], None]) -> None:
-    directory.mkdir()
-    save(directory)
+                    self._crew.keep(n, directory)

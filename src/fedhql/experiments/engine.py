@@ -8,6 +8,7 @@ from fedhql.experiments.settings import ExperimentSettings
 
 Engine = Literal["messages", "compiled"]
 ENGINES = ("auto", "messages", "compiled")
+RAY = "ray"  # where, not how: `run` sends messages to agents there, `suite` sends its parts there
 TWIN_IDS = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 ENVPOOL_IDS = ("LunarLander-v3",)
 
@@ -15,7 +16,7 @@ ENVPOOL_IDS = ("LunarLander-v3",)
 def choose_engine(settings: ExperimentSettings, wanted: str) -> Engine:
     """As wanted; `auto` is compiled whenever that is possible."""
     if wanted not in ENGINES:
-        raise SettingsError(f"--engine {wanted}: allowed: {', '.join(ENGINES)}")
+        raise SettingsError(f"--engine {wanted}: allowed: {', '.join((*ENGINES, RAY))}")
     if wanted == "messages":
         return "messages"
     why_not = _why_not_compiled(settings)

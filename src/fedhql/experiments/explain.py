@@ -21,7 +21,10 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
     key = prefix + ".".join(str(part + 1 if isinstance(part, int) else part) for part in location)
     *sections, name = [part for part in location if isinstance(part, str)]
     for section in sections:
-        model = _model_inside(model.model_fields[section])
+        field = model.model_fields[section]
+        if (inside := _model_inside(field)) is None:  # a table with keys of the user's own
+            return f"{key}: {problem['input']!r} is wrong; allowed: {_allowed(field)}"
+        model = inside
     known = model.model_fields
     if name not in known:
         close = get_close_matches(name, known, n=1)
@@ -31,10 +34,11 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
     return f"{key}: {wrong}; allowed: {_allowed(known[name])}"
 
 
-def _model_inside(field: FieldInfo) -> type[BaseModel]:
+def _model_inside(field: FieldInfo) -> type[BaseModel] | None:
     """The section's class, whether there is one of it or a list."""
     annotations = (field.annotation, *get_args(field.annotation))
-    return next(a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel))
+    models = (a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel))
+    return next(models, None)
 
 
 def _allowed(field: FieldInfo) -> str:

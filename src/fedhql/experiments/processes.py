@@ -25,8 +25,18 @@ class _Done:
     """A worker's last message, if it got through its task."""
 
 
+class WorkerDied(FedHQLError):
+    """A worker's process was ended from outside."""
+
+
 def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any], None]) -> None:
     """Run picklable tasks, `jobs` at a time; the first failure stops them all and is raised."""
+    for message in messages_of(tasks, jobs):
+        on_message(message)
+
+
+def messages_of(tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
+    """The same, for whoever would rather ask for the messages; closed early, it ends them all."""
     waiting = list(tasks)
     running: dict[Connection, SpawnProcess] = {}
     with _all_ended(running):
@@ -44,7 +54,7 @@ def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any
                 if isinstance(message, _Done):
                     running.pop(ready).join()
                 else:
-                    on_message(message)
+                    yield message
 
 
 def _start(task: Task, running: dict[Connection, SpawnProcess]) -> None:
@@ -127,9 +137,9 @@ class _SendingHandler(logging.Handler):
         self._send(record)
 
 
-def _died(process: SpawnProcess) -> FedHQLError:
+def _died(process: SpawnProcess) -> WorkerDied:
     process.join()
-    return FedHQLError(
+    return WorkerDied(
         f"a worker process ended before its work did, with exit code {process.exitcode} (negative: "
         "killed by that signal; -9 is often a lack of memory); go on with --resume"
     )

@@ -5,15 +5,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from fedhql.errors import RunDirectoryError
 from fedhql.experiments.books import Progress
 from fedhql.experiments.engine import Engine, choose_engine
 from fedhql.experiments.jax_setup import prepare_jax
+from fedhql.experiments.places import Agents, Place, Send, Work
 from fedhql.experiments.plan import Device, plan_grids
-from fedhql.experiments.processes import Task, run_in_processes
 from fedhql.experiments.settings import ExperimentSettings, differing_keys, read_settings
 from fedhql.results.arms import order
 from fedhql.results.files import write_atomically
@@ -39,7 +38,7 @@ def run_experiment(
     seeds: Sequence[int],
     engine: str,
     resume: bool,
-    jobs: int,
+    place: Place,
     tensorboard: bool,
     command: Sequence[str],
     started: datetime,
@@ -50,12 +49,14 @@ def run_experiment(
     _require_ours(directory, settings, resume)
     _warn_of_late_learners(settings)
     chosen = _engine(directory, settings, engine)
-    facts = _facts(settings, chosen) if chosen == "compiled" or not directory.is_run() else {}
+    facts = {}
+    if chosen == "compiled" or not directory.is_run():
+        facts = _facts(settings, chosen, place, directory)
     with directory.locked():
         _require_ours(directory, settings, resume)  # another may have been quicker
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
-        session |= platform_facts()
+        session |= platform_facts() | place.facts()
         write_atomically(directory.settings, settings.as_toml())
         _write_manifest(directory, manifest, session)
 
@@ -64,19 +65,26 @@ def run_experiment(
         for cell in set(cells) - set(left):  # killed when it had just finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
-        how = partial(_finish_cell, settings, directory, clock, tensorboard)
-        tasks: list[Task] = [partial(how, cell) for cell in left]
+        jobs, memories = place.capacity(settings, on_cpu=facts.get("is_cpu", True))
+        how = partial(_finish_cell, settings, clock, tensorboard, place.agents)
+        work = [Work(partial(how, cell), [cell], _checkpoints(directory, cell)) for cell in left]
         if chosen == "compiled":
-            how = partial(_finish_grid, settings, directory, clock, tensorboard)
-            device = Device(**facts)
-            jobs = jobs if device.is_cpu else 1  # a GPU is filled by one program
+            device = Device(**facts | {"memory_bytes": facts["memory_bytes"] * memories})
             grids = plan_grids(settings, directory, left, jobs, device)
-            tasks = [partial(how, *grid) for grid in grids]
+            work = [
+                Work(
+                    partial(_finish_grid, settings, clock, tensorboard, cells, home.name),
+                    cells,
+                    home.relative_to(directory.path).as_posix(),
+                    on_gpu=not device.is_cpu,
+                )
+                for cells, home in grids
+            ]
             # A grid goes on with all its lanes, also with one that ended after its checkpoint.
             left = list(dict.fromkeys([*left, *(cell for cells, _ in grids for cell in cells)]))
         display.start(left, settings.budget.env_steps_per_agent)
         try:
-            run_in_processes(tasks, jobs, partial(_dispatch, display))
+            place.run(work, jobs, directory, partial(_dispatch, display))
         finally:
             directory.merge_records()
             write_summary(directory)
@@ -140,23 +148,34 @@ def _write_manifest(
     directory.write_manifest(first | total | manifest | {"sessions": sessions})
 
 
-def _facts(settings: ExperimentSettings, engine: Engine) -> dict[str, Any]:
+def _checkpoints(directory: RunDirectory, cell: Cell) -> str:
+    return directory.checkpoints(cell).relative_to(directory.path).as_posix()
+
+
+def _facts(
+    settings: ExperimentSettings, engine: Engine, place: Place, directory: RunDirectory
+) -> dict[str, Any]:
     """Try the experiment out, so that a mistake leaves no directory behind."""
     told: list[Any] = []
-    run_in_processes([partial(_try_out, settings, engine)], 1, told.append)
+    gpus, _ = place.capacity(settings, on_cpu=False)
+    attempt = Work(partial(_try_out, settings, engine, place.agents), on_gpu=gpus > 0)
+    place.run([attempt], 1, directory, told.append)
     for record in told[:-1]:
         _log(record)
     facts: dict[str, Any] = told[-1]
     return facts
 
 
-def _try_out(settings: ExperimentSettings, engine: Engine, send: Callable[[Any], None]) -> None:
+def _try_out(
+    settings: ExperimentSettings, engine: Engine, agents: Agents, _: RunDirectory, send: Send
+) -> None:
     """In a process of its own, as all that loads an environment or a framework."""
-    from fedhql.experiments.build import observation_size, try_out
+    from fedhql.experiments.build import observation_size
     from fedhql.experiments.jax_setup import device_facts
 
     if engine == "messages":
-        try_out(settings)
+        with agents() as gather:
+            gather(settings, 0, lambda env_steps: None).close()
         send({})
     else:
         send(device_facts() | {"observation_size": observation_size(settings)})
@@ -164,17 +183,27 @@ def _try_out(settings: ExperimentSettings, engine: Engine, send: Callable[[Any],
 
 def _finish_cell(
     settings: ExperimentSettings,
-    directory: RunDirectory,
     clock: Callable[[], float],
     tensorboard: bool,
+    agents: Agents,
     cell: Cell,
-    send: Callable[[Any], None],
+    directory: RunDirectory,
+    send: Send,
 ) -> None:
     from fedhql.experiments.cell import finish_cell
 
     prepare_jax()
     try:
-        finish_cell(settings, cell, directory, report=send, clock=clock, tensorboard=tensorboard)
+        with agents() as gather:
+            finish_cell(
+                settings,
+                cell,
+                directory,
+                report=send,
+                clock=clock,
+                tensorboard=tensorboard,
+                gather=gather,
+            )
     except Exception as error:
         error.add_note(f"in {cell}")
         raise
@@ -182,17 +211,25 @@ def _finish_cell(
 
 def _finish_grid(
     settings: ExperimentSettings,
-    directory: RunDirectory,
     clock: Callable[[], float],
     tensorboard: bool,
     cells: Sequence[Cell],
-    home: Path,
-    send: Callable[[Any], None],
+    home: str,
+    directory: RunDirectory,
+    send: Send,
 ) -> None:
     from fedhql.experiments.grid_run import finish_grid
 
     prepare_jax()
-    finish_grid(settings, cells, directory, home, report=send, clock=clock, tensorboard=tensorboard)
+    finish_grid(
+        settings,
+        cells,
+        directory,
+        directory.grids() / home,
+        report=send,
+        clock=clock,
+        tensorboard=tensorboard,
+    )
 
 
 def _dispatch(display: Display, message: Progress | logging.LogRecord) -> None:

@@ -9,6 +9,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from fedhql.agents.catalog import KINDS, settings_class
+from fedhql.cluster.resources import Resources
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
 from fedhql.federation import RULES
@@ -84,6 +85,8 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
+    resources: Resources | None = None
+    """For --engine ray: cpus, gpus, custom; other engines have none to give."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -176,14 +179,17 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
                     f"agents.{number}.{unknown[0]}: {kinds[backbone]!r} has no such setting"
                 )
             kept = {key: value for key, value in agent.options.items() if key in other}
-            agent = _resolved(number, AgentSettings(kind=kinds[backbone], **kept))
+            agent = _resolved(
+                number, AgentSettings(kind=kinds[backbone], resources=agent.resources, **kept)
+            )
         agents.append(agent)
     return settings.model_copy(update={"agents": tuple(agents)})
 
 
 def differing_keys(ours: TaskSettings, theirs: TaskSettings) -> list[str]:
-    """Which settings differ, as dotted keys with both values."""
-    a, b = _flat(ours.model_dump()), _flat(theirs.model_dump())
+    """Which settings differ, as dotted keys with both values; but for where agents run."""
+    place: Any = {"agents": {"__all__": {"resources"}}}
+    a, b = _flat(ours.model_dump(exclude=place)), _flat(theirs.model_dump(exclude=place))
     return [
         f"{key} is {a.get(key)!r} here and {b.get(key)!r} there"
         for key in dict.fromkeys([*a, *b])
@@ -203,7 +209,8 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
         options = known.model_validate(agent.options)
     except ValidationError as error:
         raise SettingsError(explain(error, known, f"agents.{number}.")) from error
-    return AgentSettings(kind=agent.kind, **options.model_dump(mode="json"))
+    resolved = options.model_dump(mode="json")
+    return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
 
 
 def contradiction(federation: FederationSettings) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedhql.errors import SettingsError
 from fedhql.experiments.arms import require_arm
+from fedhql.experiments.places import Place
 from fedhql.experiments.presets import preset_text
 from fedhql.experiments.run import Display, run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings
@@ -105,7 +106,7 @@ def run_suite(
     runs: Sequence[SuiteRun],
     *,
     engine: str,
-    jobs: int,
+    place: Place,
     command: Sequence[str],
     started: datetime,
     clock: Callable[[], float],
@@ -121,7 +122,7 @@ def run_suite(
             seeds=run.seeds,
             engine=engine,
             resume=True,
-            jobs=jobs,
+            place=place,
             tensorboard=False,
             command=command,
             started=started,

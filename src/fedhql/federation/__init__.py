@@ -2,6 +2,13 @@
 
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, InProcessCohort
+from fedhql.federation.moments import (
+    Moments,
+    fed_ucb_bernstein_of,
+    fed_ucb_of,
+    merged,
+    moments,
+)
 from fedhql.federation.rules import (
     RULES,
     Rule,
@@ -28,6 +35,7 @@ __all__ = [
     "Cohort",
     "FederationServer",
     "InProcessCohort",
+    "Moments",
     "RoundFigures",
     "RoundProgress",
     "Rule",
@@ -38,8 +46,12 @@ __all__ = [
     "fed_td",
     "fed_ucb",
     "fed_ucb_bernstein",
+    "fed_ucb_bernstein_of",
+    "fed_ucb_of",
     "mean_std",
     "median_mad",
+    "merged",
+    "moments",
     "rule_named",
     "trimmed",
 ]

@@ -63,7 +63,7 @@ class InProcessCohort:
         self._on_self_learned = on_self_learned  # after each agent, for progress displays
         self.names = tuple(names or (f"agent{n + 1}" for n in range(len(agents))))
         for name, agent in zip(self.names, self._agents, strict=True):
-            _require_contract(name, agent)
+            require_contract(name, agent)
 
     def self_learn(self, env_steps: int) -> None:
         def learn(agent: BlackBoxAgent) -> None:
@@ -125,7 +125,7 @@ def usable_answers(q: Sequence[Values]) -> Answers:
     return Answers(q_NBA, members, refused)
 
 
-def _require_contract(name: str, agent: object) -> None:
+def require_contract(name: str, agent: object) -> None:
     missing = [
         method
         for method in ("self_learn", "q_values", "improve")

@@ -1,0 +1,148 @@
+"""Files of work on another machine, as they change, into the run directory they belong to.
+
+No file system is shared. A part that is sent is whole or has no effect: files are put aside as
+they arrive, and take their places when the sender says that it has sent all of this moment. Rows
+and exported agents go first, then checkpoints, then results: a checkpoint is never newer than the
+rows it counts on.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 8 * 2**20
+SHARE_OF_RUN = 0.02  # of the time, for sending
+MIN_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of one file, in order."""
+
+    path: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All that has changed until now is sent; these files exist, and no others."""
+
+    paths: frozenset[str]
+
+
+class FileSender:
+    """Sends what changes below a directory, from the process that changes it."""
+
+    def __init__(self, home: Path, send: Callable[[Any], None], clock: Callable[[], float]) -> None:
+        self._home, self._send, self._clock = home, send, clock
+        self._sent = signatures(home)
+        self._next_due = clock()
+
+    def send_if_due(self) -> None:
+        """Whether waiting since the last time has paid for this one."""
+        if self._clock() >= self._next_due:
+            self.send()
+
+    def send(self) -> None:
+        begun = self._clock()
+        now = signatures(self._home)
+        for path, signature in now.items():
+            if self._sent.get(path) != signature:
+                for content in _chunks(self._home / path):
+                    self._send(Chunk(path, content))
+        if now != self._sent:
+            self._send(Whole(frozenset(now)))
+        self._sent = now
+        ended = self._clock()
+        self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+
+
+class FileReceiver:
+    """Puts them where they belong in `home`; what is not complete yet waits in `aside`."""
+
+    def __init__(self, home: Path, aside: Path, paths: Iterable[str]) -> None:
+        """`paths` are the files the sender began with."""
+        self._home, self._aside, self._known = home, aside, set(paths)
+        shutil.rmtree(aside, ignore_errors=True)
+        self._arrived: set[str] = set()
+
+    def receive(self, message: Chunk | Whole) -> bool:
+        """-> whether there is a checkpoint now that has not been there before."""
+        if isinstance(message, Whole):
+            return self._put_in_place(message.paths)
+        path = self._aside / message.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab" if message.path in self._arrived else "wb") as file:
+            file.write(message.content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._arrived.add(message.path)
+        return False
+
+    def _put_in_place(self, paths: frozenset[str]) -> bool:
+        further = False
+        for path in sorted(self._arrived, key=_turn):
+            unit = _unit(path)
+            if not (self._aside / unit).exists():  # its checkpoint has been moved as one
+                continue
+            further |= unit != path and not (self._home / unit).exists()
+            (self._home / unit).parent.mkdir(parents=True, exist_ok=True)
+            if (self._home / unit).is_dir():  # the same round, from who went on from before it
+                shutil.rmtree(self._home / unit)
+            (self._aside / unit).rename(self._home / unit)
+        for path in self._known - paths:
+            (self._home / path).unlink(missing_ok=True)
+            _remove_empty(self._home / path, self._home)
+        self._known, self._arrived = set(paths), set()
+        return further
+
+
+def files_below(home: Path, parts: Iterable[str]) -> dict[str, bytes]:
+    """What some parts of a run directory hold, by relative path."""
+    found = (path for part in parts for path in sorted((home / part).rglob("*")))
+    return {name: (home / name).read_bytes() for name in _visible(home, found)}
+
+
+def signatures(home: Path) -> dict[str, tuple[int, int, int]]:
+    stats = {name: (home / name).stat() for name in _visible(home, sorted(home.rglob("*")))}
+    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _visible(home: Path, paths: Iterable[Path]) -> list[str]:
+    """Without locks and what is being written: their names, or their directories', have a dot."""
+    relative = [path.relative_to(home) for path in paths if path.is_file()]
+    return [p.as_posix() for p in relative if not any(part.startswith(".") for part in p.parts)]
+
+
+def _chunks(path: Path) -> Iterable[bytes]:
+    with path.open("rb") as file:
+        yield file.read(CHUNK_BYTES)  # once, if empty
+        while content := file.read(CHUNK_BYTES):
+            yield content
+
+
+def _unit(path: str) -> str:
+    """What is moved as one: a checkpoint's directory, or the file itself."""
+    parts = path.split("/")
+    rounds = [n for n, part in enumerate(parts) if part.startswith("round-")]
+    return "/".join(parts[: rounds[0] + 1]) if rounds else path
+
+
+def _turn(path: str) -> tuple[int, str]:
+    """Whatever another file counts on comes before it."""
+    if _unit(path) != path:
+        return 1, path
+    return (2 if path.endswith("result.json") else 0), path
+
+
+def _remove_empty(path: Path, home: Path) -> None:
+    """The directories a removed file leaves empty; a lock there is nobody's any more."""
+    for parent in path.parents:
+        if parent == home or not parent.is_dir():
+            return
+        if any(child.name != ".lock" for child in parent.iterdir()):
+            return
+        shutil.rmtree(parent)

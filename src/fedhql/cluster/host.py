@@ -1,0 +1,90 @@
+"""An agent in a Ray actor: what runs where the agent lives."""
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhql.cluster.versions import require_versions
+from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Diagnosable, Exportable
+from fedhql.federation.cohort import checked_answer, require_contract
+
+
+class AgentHost:
+    """One agent. Arrays come and go as bytes, packed once for all agents: Ray passes those on as
+    they are, where it would serialise arrays anew for every agent.
+    """
+
+    def __init__(self, name: str, action_count: int) -> None:
+        """Nothing that can fail: an exception here would reach nobody whole."""
+        self._name, self._action_count = name, action_count
+        self._agent: Any = None
+
+    def build(
+        self, build: Callable[[], BlackBoxAgent], versions: dict[str, str]
+    ) -> tuple[bool, bool, str]:
+        """-> whether the agent can be saved and kept, and its class."""
+        require_versions(versions)
+        self._agent = build()
+        require_contract(self._name, self._agent)
+        can_be_saved = isinstance(self._agent, Checkpointable)
+        can_be_kept = can_be_saved or isinstance(self._agent, Exportable)
+        return can_be_saved, can_be_kept, type(self._agent).__qualname__
+
+    def nothing(self) -> None:
+        """Ray's own cost of a call, for comparison."""
+
+    def self_learn(self, env_steps: int) -> None:
+        self._agent.self_learn(env_steps)
+
+    def q_values(self, packed: bytes) -> bytes:
+        states = pickle.loads(packed)
+        answer = self._agent.q_values(states)
+        return checked_answer(self._name, answer, len(states), self._action_count).tobytes()
+
+    def improve(self, packed: bytes) -> None:
+        self._agent.improve(*pickle.loads(packed))
+
+    def save(self) -> dict[str, bytes]:
+        return self._files_of(self._agent.save)
+
+    def restore(self, files: dict[str, bytes]) -> None:
+        with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
+            write_files(Path(home), files)
+            self._agent.restore(Path(home))
+
+    def keep(self) -> dict[str, bytes]:
+        whole = not isinstance(self._agent, Exportable)
+        return self._files_of(self._agent.save if whole else self._agent.export)
+
+    def diagnostics(self) -> dict[str, float]:
+        return self._agent.diagnostics() if isinstance(self._agent, Diagnosable) else {}
+
+    def close(self) -> None:
+        if isinstance(self._agent, Closable):
+            self._agent.close()
+
+    def _files_of(self, write: Callable[[Path], None]) -> dict[str, bytes]:
+        """No file system is shared with whoever asks."""
+        with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
+            write(Path(home))
+            return read_files(Path(home))
+
+
+def pack(*arrays: np.ndarray[Any, Any]) -> bytes:
+    return pickle.dumps(arrays if len(arrays) > 1 else arrays[0], protocol=5)
+
+
+def read_files(home: Path) -> dict[str, bytes]:
+    """Everything below a directory, by relative path."""
+    found = sorted(path for path in home.rglob("*") if path.is_file())
+    return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}
+
+
+def write_files(home: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(content)

@@ -1,0 +1,109 @@
+"""A run directory at any fsspec URL (s3://, gs://, sftp://, ...), by way of a local one.
+
+Object stores can neither append nor rename. So a run works in a local directory, and now and then
+what has changed there is sent. An index, sent after everything it names, says what is complete;
+whoever goes on takes what it names and nothing else. What it no longer names is removed after it.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedhql.cluster.files import MIN_PAUSE_SECONDS, SHARE_OF_RUN, signatures
+from fedhql.errors import MissingExtra, RunDirectoryError
+
+INDEX = ".fedhql-index.json"
+
+
+class Mirror:
+    """A local directory, kept the same at a URL."""
+
+    def __init__(self, local: Path, url: str, clock: Callable[[], float]) -> None:
+        self._local, self._url, self._clock = local, url, clock
+        self._files, self._root = _open(url)
+        self._sent: dict[str, Any] = {}
+        self._there: set[str] = set()
+        self._next_due = clock() + MIN_PAUSE_SECONDS
+
+    def fetch(self) -> None:
+        """What is there so far; nothing, if nothing is."""
+        self._there = set(self._names_there())
+        if not self._there:
+            return
+        if INDEX not in self._there:
+            raise RunDirectoryError(f"{self._url} is not empty and holds no run of fedhql")
+        self._there.remove(INDEX)
+        for name in json.loads(self._files.cat_file(f"{self._root}/{INDEX}")):
+            (self._local / name).parent.mkdir(parents=True, exist_ok=True)
+            (self._local / name).write_bytes(self._files.cat_file(f"{self._root}/{name}"))
+        self._sent = signatures(self._local)
+
+    def send_if_due(self) -> None:
+        """Unless a file vanishes meanwhile, replaced by a newer one: then later."""
+        if self._clock() < self._next_due:
+            return
+        try:
+            self.send()
+        except FileNotFoundError:
+            self._next_due = self._clock() + MIN_PAUSE_SECONDS
+
+    def send(self) -> None:
+        begun = self._clock()
+        now = signatures(self._local)
+        # Checkpoints are read before the rows they count on: rows may be newer, but not older.
+        changed = [name for name, signature in now.items() if self._sent.get(name) != signature]
+        for name in sorted(changed, key=lambda name: ("/round-" not in name, name)):
+            self._put(name, (self._local / name).read_bytes())
+        if set(now) != self._there:
+            self._put(INDEX, json.dumps(sorted(now)).encode())
+        for name in self._there - set(now):
+            self._files.rm_file(f"{self._root}/{name}")
+        self._sent, self._there = now, set(now)
+        ended = self._clock()
+        self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+
+    def _put(self, name: str, content: bytes) -> None:
+        """The old content or the new, whatever happens."""
+        path = f"{self._root}/{name}"
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with self._files.transaction:
+            self._files.pipe_file(path, content)
+
+    def _names_there(self) -> Iterator[str]:
+        try:
+            found = self._files.find(self._root)
+        except FileNotFoundError:
+            return
+        yield from (path[len(self._root) + 1 :] for path in found)
+
+
+@contextmanager
+def local_directory(out: str, clock: Callable[[], float]) -> Iterator[tuple[Path, Mirror | None]]:
+    """`out` itself, or for a URL a local directory with what is there, sent at the end."""
+    if "://" not in out:
+        yield Path(out), None
+        return
+    with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
+        local = Path(home) / out.rstrip("/").rsplit("/", 1)[-1]  # a run is named for its directory
+        mirror = Mirror(local, out, clock)
+        mirror.fetch()
+        try:
+            yield local, mirror
+        finally:
+            mirror.send()
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """-> the file system, and the directory in it."""
+    try:
+        import fsspec
+    except ModuleNotFoundError as error:
+        raise MissingExtra.named("ray", f"--out {url}") from error
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:  # its package is not installed; no such protocol
+        raise RunDirectoryError(f"--out {url}: {error}") from error
+    return files, root.rstrip("/")

@@ -1,0 +1,30 @@
+"""What an agent asks of the machine it runs on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+
+
+class Resources(BaseModel):
+    """Of one agent, as Ray reserves them. Nothing reserved: agents are spread over the nodes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    cpus: NonNegativeFloat = 0.0
+    gpus: NonNegativeFloat = 0.0
+    custom: dict[str, PositiveFloat] = Field(
+        {}, description="a table of a node's own resources, each a number > 0"
+    )
+
+    def demanded(self) -> dict[str, float]:
+        """By Ray's names, without what is zero."""
+        wanted = {"CPU": self.cpus, "GPU": self.gpus, **self.custom}
+        return {name: amount for name, amount in wanted.items() if amount}
+
+    def options(self) -> dict[str, Any]:
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus, "resources": self.custom}
+
+
+def in_words(demanded: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in demanded.items()) or "nothing"

@@ -1,0 +1,177 @@
+"""A Ray cluster for as long as a run lasts: joined, or started here and gone afterwards."""
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fedhql.cluster.resources import Resources, in_words
+from fedhql.cluster.versions import require_versions, versions_here
+from fedhql.errors import ClusterError, MissingExtra, SettingsError
+
+OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray; what does not fit goes to its disk
+# Sums must not depend on how many threads there are. NPROC is what XLA takes for its cores.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"), "1"
+)
+
+RAYS_OWN = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what its daemons would print here; their logs have it
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
+    "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What this process is connected to."""
+
+    address: str
+    versions: dict[str, str]  # those every node must have
+
+    def nodes(self) -> list[dict[str, float]]:
+        """The resources of each node that is alive now."""
+        return [node["Resources"] for node in _alive()]
+
+    def total(self, resource: str) -> float:
+        return sum(node.get(resource, 0.0) for node in self.nodes())
+
+    def facts(self) -> dict[str, Any]:
+        """For a run's manifest."""
+        cpus, gpus = int(self.total("CPU")), int(self.total("GPU"))
+        return {"nodes": len(self.nodes()), "cpus": cpus, "gpus": gpus}
+
+    def crews_at_once(self, agents: Sequence[Resources]) -> int:
+        """How many cells' agents fit side by side; an error if not even one cell's do."""
+        nodes = self.nodes()
+        for number, agent in enumerate(agents, start=1):
+            if not any(_fits(agent.demanded(), node) for node in nodes):
+                raise ClusterError(
+                    f"agents.{number}.resources: no node has {in_words(agent.demanded())}; the "
+                    f"largest there are: {in_words(_largest(nodes))}"
+                )
+        wanted: dict[str, float] = {}
+        for agent in agents:
+            for name, amount in agent.demanded().items():
+                wanted[name] = wanted.get(name, 0.0) + amount
+        crews = min((int(self.total(name) // wanted[name]) for name in wanted), default=10**6)
+        if not crews:
+            there = {name: self.total(name) for name in wanted}
+            raise ClusterError(
+                f"the agents ask for {in_words(wanted)} together, and the cluster has "
+                f"{in_words(there)}; add nodes, or ask for less in agents.resources"
+            )
+        return crews
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """Join the cluster at `address`, or start one here that ends with this block."""
+    ray = import_ray()
+    if address is not None and address.startswith("ray://"):
+        raise SettingsError(
+            f"--address {address}: Ray's client protocol is not supported; run fedhql on a node of "
+            "the cluster (ray start --address=HOST:PORT), with --address HOST:PORT or auto"
+        )
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    with ExitStack() as stack:
+        if address is None:
+            # In /tmp, because the path of a socket has to be short.
+            scratch = tempfile.TemporaryDirectory(
+                prefix="fedhql-ray-", dir="/tmp", ignore_cleanup_errors=True
+            )
+            options |= {
+                "address": "local",  # whatever RAY_ADDRESS says
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": stack.enter_context(scratch),
+            }
+        else:
+            options |= {"address": address}
+        stack.callback(ray.shutdown)
+        try:
+            with _quiet(), _own_signals():
+                context = ray.init(**options)
+        except Exception as error:  # Ray raises what it likes, also Exception itself
+            what = f"--address {address}" if address else "a local Ray cannot be started"
+            raise ClusterError(f"{what}: {error}") from error
+        cluster = Cluster(context.address_info["gcs_address"], versions_here())
+        if address is not None:
+            _require_alike_nodes(cluster)
+        yield cluster
+
+
+def import_ray() -> Any:
+    try:
+        with _quiet():
+            import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingExtra.named("ray", "--engine ray") from error
+    return ray
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """While Ray is loaded and starts: nothing is reported to anybody, and nothing is printed."""
+    before = {name: os.environ.get(name) for name in RAYS_OWN}
+    os.environ.update(RAYS_OWN)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """SIGTERM stays what it was: Ray would answer it with a stack trace on stderr."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+def _require_alike_nodes(cluster: Cluster) -> None:
+    """Ask every node for its versions."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(versions_here)
+    nodes = _alive()
+    asked = [
+        ask.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote()
+        for node in nodes
+    ]
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            found = ray.get(answer)
+        except ray.exceptions.RayError:
+            continue  # gone, or busy dying; whoever works there later is asked again
+        require_versions(cluster.versions, found, node["NodeManagerAddress"])
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in import_ray().nodes() if node["Alive"]]
+
+
+def _fits(demanded: dict[str, float], node: dict[str, float]) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in demanded.items())
+
+
+def _largest(nodes: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = ("CPU", "GPU")
+    return {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in names}

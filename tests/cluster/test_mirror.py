@@ -1,0 +1,126 @@
+"""A run directory at a URL, which may have been left in the middle of being sent."""
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+from fedhql.cluster.mirror import INDEX, Mirror, local_directory
+from fedhql.errors import RunDirectoryError
+
+
+class Stopped(Exception):
+    pass
+
+
+def clock() -> float:
+    return 0.0
+
+
+def write(home: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+
+
+def read(home: Path) -> dict[str, str]:
+    found = (path for path in home.rglob("*") if path.is_file())
+    return {path.relative_to(home).as_posix(): path.read_text() for path in found}
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return f"memory://{uuid4()}/runs/mine"
+    return f"file://{tmp_path}/bucket/mine"
+
+
+def fetched(url: str, home: Path) -> dict[str, str]:
+    Mirror(home, url, clock).fetch()
+    return read(home)
+
+
+def test_what_was_sent_is_there_for_the_next(url: str, tmp_path: Path) -> None:
+    with local_directory(url, clock) as (path, mirror):
+        assert mirror is not None
+        assert path.name == "mine"
+        write(path, {"rows": "1", "cell/round-1/state": "1", ".lock": ""})
+        mirror.send()
+        (path / "cell/round-1").rename(path / "cell/round-2")
+        write(path, {"rows": "12"})
+    with local_directory(url, clock) as (path, _):
+        assert read(path) == {"rows": "12", "cell/round-2/state": "1"}
+    files, root = fsspec.core.url_to_fs(url)
+    assert not files.exists(f"{root}/cell/round-1/state")
+
+
+def test_a_path_is_itself(tmp_path: Path) -> None:
+    with local_directory(str(tmp_path / "run"), clock) as (path, mirror):
+        assert path == tmp_path / "run"
+        assert mirror is None
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_stopped_at_any_file_it_can_still_be_resumed(
+    after: int, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint counts once it is complete, and never without the rows it was made from."""
+    local = tmp_path / "local"
+    mirror = Mirror(local, url, clock)
+    write(local, {"rows": "1", "cell/round-1/a": "1", "cell/round-1/b": "1"})
+    mirror.send()
+    (local / "cell/round-1").rename(local / "cell/round-2")
+    write(local, {"rows": "12", "cell/round-2/a": "2", "cell/round-2/b": "2"})
+    sent: list[str] = []
+    real = mirror._files.pipe_file
+
+    def pipe_file(path: str, content: bytes) -> Any:
+        if len(sent) == after:
+            raise Stopped
+        sent.append(path)
+        return real(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror._files, "pipe_file", pipe_file)
+        if after < 4:
+            with pytest.raises(Stopped):
+                mirror.send()
+        else:
+            mirror.send()
+    found = fetched(url, tmp_path / "next")
+    round_2 = {"cell/round-2/a": "2", "cell/round-2/b": "2"}
+    if after < 4:
+        assert found.pop("rows") in ("1", "12")
+        assert found == {"cell/round-1/a": "1", "cell/round-1/b": "1"}
+    else:
+        assert found == {"rows": "12"} | round_2
+    with local_directory(url, clock) as (path, _):
+        write(path, {"more": "3"})
+    assert fetched(url, tmp_path / "third")["more"] == "3"
+
+
+def test_what_was_sent_in_vain_is_removed(url: str, tmp_path: Path) -> None:
+    Mirror(tmp_path / "a", url, clock).send()
+    with local_directory(url, clock) as (path, _):
+        write(path, {"rows": "1"})
+    files, root = fsspec.core.url_to_fs(url)
+    files.pipe_file(f"{root}/orphan", b"?")
+    with local_directory(url, clock) as (path, _):
+        assert read(path) == {"rows": "1"}
+    assert not files.exists(f"{root}/orphan")
+
+
+def test_somebody_elses_files_are_left_alone(url: str, tmp_path: Path) -> None:
+    files, root = fsspec.core.url_to_fs(url)
+    files.makedirs(root, exist_ok=True)
+    files.pipe_file(f"{root}/theirs", b"1")
+    with pytest.raises(RunDirectoryError, match="holds no run"):
+        Mirror(tmp_path, url, clock).fetch()
+    assert not files.exists(f"{root}/{INDEX}")
+
+
+def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="--out nonsense://x"):
+        Mirror(tmp_path, "nonsense://x", clock)

@@ -1,0 +1,225 @@
+"""A Ray cluster of several nodes on this machine, one of which is killed in the middle of a run."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.cluster import session
+from fedhql.cluster.session import Cluster, connected, import_ray
+from fedhql.cluster.versions import versions_here
+from fedhql.errors import ClusterError
+from fedhql.experiments.books import Progress
+from fedhql.experiments.on_ray import AgentsOnRay, OnRay
+from fedhql.experiments.places import Here, Place
+from fedhql.experiments.processes import WorkerFailed
+from fedhql.experiments.run import run_experiment
+from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.results.checkpoints import latest_checkpoint
+from fedhql.results.run_directory import Cell, RunDirectory
+
+# Ray leaves the sockets and processes of nodes that were killed to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+EXPERIMENT = """
+[environment]
+id = "FrozenLake-v1"
+discount = 0.95
+[federation]
+query_batch = 8
+horizon_steps = 3
+self_learning_env_steps = 50
+[budget]
+env_steps_per_agent = 2_500
+[evaluation]
+episodes = 1
+episode_step_limit = 5
+best_episodes = 10
+"""
+
+
+class Nodes:
+    """A head that does no work of its own, and one other node at a time."""
+
+    def __init__(self) -> None:
+        import_ray()  # with our settings for a busy machine
+        from ray.cluster_utils import Cluster as NodesHere
+
+        self._nodes: Any = NodesHere(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False},
+        )
+        self.address: str = self._nodes.address
+        self._worker: Any = self._nodes.add_node(num_cpus=1)
+
+    def kill_one(self) -> None:
+        self._nodes.remove_node(self._worker, allow_graceful=False)
+
+    def add_one(self) -> None:
+        self._worker = self._nodes.add_node(num_cpus=1)
+
+    def shutdown(self) -> None:
+        self._nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    running = Nodes()
+    yield running
+    running.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes: Nodes) -> Iterator[Cluster]:
+    with connected(nodes.address) as joined:
+        yield joined
+
+
+class Meddling:
+    """Does something once, when every cell that is under way can go on from a later round."""
+
+    def __init__(self, directory: RunDirectory, meddle: Callable[[], None]) -> None:
+        self._directory, self._meddle = directory, meddle
+        self._cells: Sequence[Cell] = ()
+        self.done = False
+
+    def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
+        self._cells = cells
+
+    def show(self, progress: Progress) -> None:
+        if not self.done and any(self._round(cell) > 0 for cell in self._cells):
+            self.done = True
+            self._meddle()
+
+    def _round(self, cell: Cell) -> int:
+        latest = latest_checkpoint(self._directory.checkpoints(cell))
+        return int(latest.name.removeprefix("round-")) if latest else 0
+
+
+def experiment(until: Path, kind: str = "Unhurried") -> ExperimentSettings:
+    agents = "".join(
+        f'[[agents]]\nkind = "tests.cluster.agents:{kind}"\nuntil = "{until}"\n'
+        f"epsilon = {epsilon}\n"
+        for epsilon in (0.1, 0.3, 0.5)
+    )
+    return read_settings(EXPERIMENT + agents)
+
+
+def run(
+    settings: ExperimentSettings,
+    home: Path,
+    place: Place,
+    arms: Sequence[str],
+    meddle: Callable[[], None] = lambda: None,
+    *,
+    resume: bool = False,
+) -> bool:
+    """-> whether there was an opportunity to meddle."""
+    display = Meddling(RunDirectory(home), meddle)
+    run_experiment(
+        settings,
+        RunDirectory(home),
+        arms=arms,
+        seeds=[0],
+        engine="messages",
+        resume=resume,
+        place=place,
+        tensorboard=False,
+        command=[],
+        started=datetime.now(UTC),
+        clock=time.monotonic,
+        display=display,
+    )
+    return display.done
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    """All of a run but what tells its time."""
+    timed = {"manifest.json", "summary.json", "result.json", ".lock"}
+    found = (path for path in home.rglob("*") if path.is_file() and path.name not in timed)
+    return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}
+
+
+def test_a_node_with_tasks_is_killed_and_another_joins(
+    nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The only node that works is killed: what it did goes on where there was no node before."""
+    arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
+    settings = experiment(hurry)
+
+    def replace_the_node() -> None:
+        nodes.kill_one()
+        nodes.add_one()
+        hurry.touch()
+
+    place = OnRay(cluster, time.monotonic)
+    assert run(settings, tmp_path / "disturbed", place, arms, replace_the_node)
+    assert "goes on elsewhere" in caplog.text
+    run(settings, tmp_path / "whole", Here(1), arms)
+    assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
+
+
+def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """From what had arrived; what was on its way when it was killed counts for nothing."""
+    arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
+    settings, place = experiment(hurry), OnRay(cluster, time.monotonic)
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, tmp_path / "ended", place, arms, end)
+    half = tmp_path / "ended/.arriving/0/cells/independent/seed0/checkpoint/round-000000999/half"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    hurry.touch()
+    run(settings, tmp_path / "ended", place, arms, resume=True)
+    run(settings, tmp_path / "whole", Here(1), arms)
+    assert contents(tmp_path / "ended") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind_of_place", ["tasks", pytest.param("agents", marks=pytest.mark.slow)])
+def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
+    kind_of_place: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place: Place = OnRay(cluster, time.monotonic)
+    if kind_of_place == "agents":
+        place = AgentsOnRay(cluster, jobs=1)
+    with pytest.raises(WorkerFailed, match=r"(?s)agents\.py.*broken on purpose"):
+        run(experiment(tmp_path / "hurry", "Broken"), tmp_path / "run", place, ["fedhql"])
+    assert caplog.text == ""
+
+
+def test_a_node_with_agents_is_killed(
+    nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hurry = tmp_path / "hurry"
+    settings = experiment(hurry)
+
+    def kill_a_node() -> None:
+        nodes.kill_one()
+        hurry.touch()
+
+    place = AgentsOnRay(cluster, jobs=1)
+    assert run(settings, tmp_path / "disturbed", place, ["fedhql"], kill_a_node)
+    assert "goes on from round-" in caplog.text
+    run(settings, tmp_path / "whole", Here(1), ["fedhql"])
+    assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
+
+
+def test_a_node_with_other_versions_is_named(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = os.getpid()
+
+    def other_versions_elsewhere() -> dict[str, str]:
+        return versions_here() | ({} if os.getpid() == here else {"fedhql": "0.0.1"})
+
+    monkeypatch.setattr(session, "versions_here", other_versions_elsewhere)
+    with (
+        pytest.raises(ClusterError, match=r"node .* fedhql is 0\.0\.1 and not .* install"),
+        connected(nodes.address),
+    ):
+        pass

@@ -1,0 +1,90 @@
+"""What agents ask of a cluster, and what a cluster says to it. No Ray is needed here."""
+
+import pytest
+
+from fedhql.cluster.resources import Resources
+from fedhql.cluster.session import Cluster, connected
+from fedhql.cluster.versions import require_versions, versions_here
+from fedhql.errors import ClusterError, MissingExtra, SettingsError
+from fedhql.experiments.settings import differing_keys, read_settings
+
+EXPERIMENT = """
+[environment]
+id = "CartPole-v1"
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+resources = {text}
+"""
+
+
+class Nodes(Cluster):
+    def __init__(self, *nodes: dict[str, float]) -> None:
+        super().__init__("nowhere", {})
+        object.__setattr__(self, "_nodes", list(nodes))
+
+    def nodes(self) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = vars(self)["_nodes"]
+        return found
+
+
+def test_resources_are_kept_from_the_agent_and_from_its_bytes() -> None:
+    asking = read_settings(EXPERIMENT.format(text="{cpus = 2, gpus = 0.5, custom = {tpu = 1}}"))
+    assert asking.agents[0].resources == Resources(cpus=2, gpus=0.5, custom={"tpu": 1})
+    assert "resources" not in asking.agents[0].options
+    assert read_settings(asking.as_toml()) == asking
+    modest = read_settings(EXPERIMENT.format(text="{}"))
+    assert differing_keys(asking, modest) == []  # a run may go on on another cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{cpu = 1}", "agents.1.resources.cpu: unknown key; did you mean 'cpus'"),
+        ("{cpus = -1}", "agents.1.resources.cpus: -1 is wrong; allowed: a number >= 0"),
+        ("{gpus = 'all'}", "agents.1.resources.gpus: 'all' is wrong; allowed: a number >= 0"),
+        ("{custom = {tpu = 0}}", "agents.1.resources.custom.tpu: 0 is wrong; allowed: a table"),
+        ("3", "agents.1.resources: 3 is wrong; allowed: a table"),
+    ],
+)
+def test_wrong_resources_are_refused_by_name(text: str, says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings(EXPERIMENT.format(text=text))
+    assert says in str(refused.value)
+
+
+def test_how_many_crews_fit() -> None:
+    two = Nodes({"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0})
+    assert two.crews_at_once([Resources(cpus=1)] * 4) == 2
+    assert two.crews_at_once([Resources(cpus=1), Resources(gpus=1)]) == 1
+    assert two.crews_at_once([Resources()] * 100) > 100
+
+
+def test_what_cannot_fit_is_said() -> None:
+    one = Nodes({"CPU": 4.0}, {"CPU": 2.0})
+    with pytest.raises(ClusterError, match=r"agents\.2\.resources: no node has 5 CPU.*4 CPU"):
+        one.crews_at_once([Resources(), Resources(cpus=5)])
+    with pytest.raises(ClusterError, match="ask for 8 CPU together, and the cluster has 6 CPU"):
+        one.crews_at_once([Resources(cpus=2)] * 4)
+
+
+def test_versions_that_differ_are_named_with_both() -> None:
+    here = versions_here()
+    require_versions(here, here | {"more": "1"}, "elsewhere")
+    with pytest.raises(ClusterError, match=r"node elsewhere .*numpy is 0\.1 and not") as refused:
+        require_versions(here, here | {"numpy": "0.1"}, "elsewhere")
+    assert "fedhql is" not in str(refused.value)
+    without = {name: version for name, version in here.items() if name != "jax"}
+    with pytest.raises(ClusterError, match="jax is missing and not"):
+        require_versions(here, without, "elsewhere")
+
+
+def test_rays_client_protocol_is_refused() -> None:
+    with pytest.raises(SettingsError, match="ray start --address"), connected("ray://host:10001"):
+        pass
+
+
+def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[ray\]'"), connected(None):
+        pass
