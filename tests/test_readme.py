@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from fedhql.experiments.served import read_served_settings
 from fedhql.experiments.settings import read_settings
 from tests.cli.running import TABULAR, succeed, write_file
 
@@ -25,8 +26,9 @@ def test_the_users_own_agent_runs_as_it_stands(tmp_path: Path) -> None:
     assert "agent2" in output
 
 
-def test_the_experiment_file_is_valid() -> None:
-    (example,) = blocks("toml")
+def test_the_experiment_file_and_the_federation_are_valid() -> None:
+    example, served = blocks("toml")
+    assert read_served_settings(served).service.members == ("north", "south", "west")
     settings = read_settings(example)
     assert [agent.kind for agent in settings.agents] == ["dqn", "my_agents:MyAgent"]
 
