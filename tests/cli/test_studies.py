@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -145,12 +146,33 @@ def test_runs_are_compared_with_what_they_differ_in(
         assert said in output
 
 
-def test_a_run_compared_with_itself_differs_in_nothing(runs: tuple[Path, Path]) -> None:
+def test_a_run_compared_with_its_copy_differs_in_nothing(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
     first, _ = runs
-    output = succeed("compare", first, first)
-    assert "1. first" in output
-    assert "2. first" in output
+    shutil.copytree(first, tmp_path / "copy" / "first")
+    output = succeed("compare", first, tmp_path / "copy" / "first", first)
+    assert f"{first.parent.name}/first" in output
+    assert output.count("copy/first") == 2  # with its scores and its settings
     assert "federation." not in output
+
+
+def test_runs_of_one_name_are_not_archived_over_each_other(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    first, second = runs
+    shutil.copytree(second, tmp_path / "copy" / "first")
+    done = fedhql("archive", first, tmp_path / "copy" / "first", "--out", tmp_path / "kept")
+    assert done.returncode == 2
+    assert "another of these runs would go to" in done.stderr
+    assert not (tmp_path / "kept").exists()
+    succeed("archive", first, "--out", tmp_path / "kept")
+    assert f"wrote {tmp_path / 'kept' / 'first'}" in succeed(
+        "archive", first, "--out", tmp_path / "kept"
+    )
+    done = fedhql("archive", tmp_path / "copy" / "first", "--out", tmp_path / "kept")
+    assert done.returncode == 2
+    assert "holds another run" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,12 @@ from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.checkpoints import latest_checkpoint
 from fedhql.results.run_directory import Cell, RunDirectory
 
-# Ray leaves the sockets and processes of nodes that were killed to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [
+    # Ray leaves the sockets and processes of nodes that were killed to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    # It forks to start a node; the child becomes another program at once.
+    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
+]
 
 EXPERIMENT = """
 [environment]
@@ -54,13 +58,13 @@ class Nodes:
             head_node_args={"num_cpus": 0, "include_dashboard": False},
         )
         self.address: str = self._nodes.address
-        self._worker: Any = self._nodes.add_node(num_cpus=1)
+        self.add_one()
 
     def kill_one(self) -> None:
         self._nodes.remove_node(self._worker, allow_graceful=False)
 
     def add_one(self) -> None:
-        self._worker = self._nodes.add_node(num_cpus=1)
+        self._worker: Any = self._nodes.add_node(num_cpus=1, resources={"away": 3})
 
     def shutdown(self) -> None:
         self._nodes.shutdown()
@@ -100,10 +104,10 @@ class Meddling:
         return int(latest.name.removeprefix("round-")) if latest else 0
 
 
-def experiment(until: Path, kind: str = "Unhurried") -> ExperimentSettings:
+def experiment(until: Path, kind: str = "Unhurried", *, away: bool = False) -> ExperimentSettings:
     agents = "".join(
         f'[[agents]]\nkind = "tests.cluster.agents:{kind}"\nuntil = "{until}"\n'
-        f"epsilon = {epsilon}\n"
+        f"epsilon = {epsilon}\n" + "resources = {custom = {away = 1}}\n" * away
         for epsilon in (0.1, 0.3, 0.5)
     )
     return read_settings(EXPERIMENT + agents)
@@ -197,15 +201,17 @@ def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
 def test_a_node_with_agents_is_killed(
     nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """All agents are on it, for only there is what they ask for."""
     hurry = tmp_path / "hurry"
-    settings = experiment(hurry)
+    settings = experiment(hurry, away=True)
 
-    def kill_a_node() -> None:
+    def replace_the_node() -> None:
         nodes.kill_one()
+        nodes.add_one()
         hurry.touch()
 
     place = AgentsOnRay(cluster, jobs=1)
-    assert run(settings, tmp_path / "disturbed", place, ["fedhql"], kill_a_node)
+    assert run(settings, tmp_path / "disturbed", place, ["fedhql"], replace_the_node)
     assert "goes on from round-" in caplog.text
     run(settings, tmp_path / "whole", Here(1), ["fedhql"])
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
