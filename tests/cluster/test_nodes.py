@@ -23,9 +23,10 @@ from fedhql.results.checkpoints import latest_checkpoint
 from fedhql.results.run_directory import Cell, RunDirectory
 
 pytestmark = [
+    # It forks to start nodes, which hangs at times in a process in which JAX has threads.
+    pytest.mark.slow,
     # Ray leaves the sockets and processes of nodes that were killed to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    # It forks to start a node; the child becomes another program at once.
     pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
 ]
 
