@@ -59,6 +59,8 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
         learning_rate=jnp.full(F, federation["learning_rate"]),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),
+        rule=jnp.zeros(F, dtype=int),
+        carry_over=jnp.zeros(F, dtype=bool),
     )
     N = len(configs)
     return Grid(
@@ -66,7 +68,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
         lambda: TwinLanes(TWINS["CartPole-v1"]),
         np.arange(L * N, dtype=np.uint32).reshape(L, N),
         arms,
-        rule="mean-std",
+        rules=("mean-std",),
         discount=preset["environment"]["discount"],
         phase_env_steps=federation["self_learning_env_steps"],
         budget_env_steps=preset["budget"]["env_steps_per_agent"],

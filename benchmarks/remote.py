@@ -60,14 +60,14 @@ class Broadcast:
     """The floor: an empty message to every stream, and an empty one back from each."""
 
     def __init__(self) -> None:
-        self._outboxes: list[asyncio.Queue[bytes]] = []
+        self._outboxes: list[asyncio.Queue[bytes | None]] = []
         self._waiting, self._all = 0, asyncio.Event()
 
     def count(self) -> int:
         return len(self._outboxes)
 
     async def stream(self, requests: Any, context: Any) -> None:
-        outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outboxes.append(outbox)
 
         async def read() -> None:
@@ -78,8 +78,8 @@ class Broadcast:
 
         reading = asyncio.ensure_future(read())
         try:
-            while True:
-                await context.write(await outbox.get())
+            while (message := await outbox.get()) is not None:
+                await context.write(message)
         finally:
             reading.cancel()
 
@@ -89,6 +89,10 @@ class Broadcast:
         for outbox in self._outboxes:
             outbox.put_nowait(b"")
         await self._all.wait()
+
+    def stop(self) -> None:
+        for outbox in self._outboxes:
+            outbox.put_nowait(None)
 
 
 def members(address: str, first: int, count: int, home: str) -> None:
@@ -210,6 +214,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
                 await timed("floor", floor.exchange)
             await asyncio.to_thread(call, turn)
         hub.stop()
+        floor.stop()
         await gate.close(0.1)
         await echo_server.stop(0.1)
         journal.close()

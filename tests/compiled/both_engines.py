@@ -18,7 +18,7 @@ from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.federation import Answers, Budget, Cohort, rule_named
+from fedhql.federation import Answers, Budget, Cohort
 from fedhql.results.run_directory import Cell
 
 Floats = NDArray[Any]
@@ -117,8 +117,7 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     numbers = server.cohort.first(grid._numbers, F)
     episodes = server.lanes.begin(jnp.asarray(seeds_FB.ravel()))
     running = np.ones(seeds_FB.shape, dtype=bool)
-    weighted = rule_named(server.rule, grid._arms).weighted
-    weights = jnp.zeros((F, grid._shape[1])) if weighted else None
+    weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted(grid._arms) else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
     for _ in range(server.horizon_steps):
         step = _server_step(

@@ -120,24 +120,23 @@ CARRIED = read_settings(
 
 def test_episodes_that_go_on_in_the_next_round_are_the_same(tmp_path: Path) -> None:
     """Also through a checkpoint; and they are others than those that begin anew."""
-    cell = Cell("fedhql", 0)
-    messages = by_messages(CARRIED, cell, ROUNDS)
-    grid = build_grid(CARRIED, [cell])
-    for number, theirs in enumerate(messages):
-        grid.self_learn(np.full(1, 41 * (number + 1)))
-        seeds_FB = server_seeds(CARRIED, cell, number)[None]
-        outcome = grid.federate(seeds_FB, np.full(1, PLENTY))
-        assert int(outcome.server_env_steps[0]) == theirs.figures[0]
-        for n in range(3):
-            close(grid.policy(0, n)[1], theirs.improved[n])
+    cells = [Cell("fedhql", 0), Cell("server_environments=reset", 0)]
+    messages = [by_messages(CARRIED, cell, ROUNDS) for cell in cells]
+    grid = build_grid(CARRIED, cells)
+    for number in range(ROUNDS):
+        grid.self_learn(np.full(2, 41 * (number + 1)))
+        seeds_FB = np.stack([server_seeds(CARRIED, cell, number) for cell in cells])
+        outcome = grid.federate(seeds_FB, np.full(2, PLENTY))
+        for lane, theirs in enumerate(of_cell[number] for of_cell in messages):
+            assert int(outcome.server_env_steps[lane]) == theirs.figures[0]
+            for n in range(3):
+                close(grid.policy(lane, n)[1], theirs.improved[n])
         home = tmp_path / str(number)
         home.mkdir()
         grid.save(home)
-        grid = build_grid(CARRIED, [cell])
+        grid = build_grid(CARRIED, cells)
         grid.restore(home)
-    begun_anew = read_settings(CARRIED.as_toml(), ["federation.server_environments=reset"])
-    (_, others, *_) = by_messages(begun_anew, cell, 2)
-    assert others.figures != messages[1].figures
+    assert messages[0][1].figures != messages[1][1].figures
 
 
 def test_the_comparison_is_about_something(compiled: Histories) -> None:

@@ -51,6 +51,8 @@ ARM: Arm = {
     "learning_rate": 0.5,
     "horizon_steps": 12,
     "query_batch": 4,
+    "rule": 0,
+    "carry_over": False,
 }
 ARMS: list[Arm] = [
     ARM,
@@ -75,6 +77,7 @@ class Compiled:
         affordable: Sequence[int] = (PLENTY,) * 3,
         silent: Sequence[tuple[int, int]] = (),
         rule: str = "mean-std",
+        rules: tuple[str, ...] = (),
         all_actions: bool = False,
         configs: Sequence[DqnConfig] = CONFIGS,
     ) -> None:
@@ -84,7 +87,7 @@ class Compiled:
             lambda: TwinLanes(CORRIDOR),
             seeds_LN,
             ArmNumbers(*(jnp.array([arm[name] for arm in arms]) for name in ArmNumbers._fields)),
-            rule=rule,
+            rules=rules or (rule,),
             discount=DISCOUNT,
             phase_env_steps=10,
             budget_env_steps=10,
@@ -274,6 +277,18 @@ def test_every_rule_and_broadcast_is_the_message_servers(rule: str, all_actions:
         messages.assert_same(compiled, lane)
         assert (compiled.parameters(lane) != compiled.before[lane]).any()
     assert np.isfinite(np.asarray(compiled.outcome.sums)).all()
+
+
+@pytest.mark.parametrize(
+    "rules", [("mean-std", "median-mad", "trimmed"), ("bellman-weighted", "bernstein", "mean-std")]
+)
+def test_lanes_may_have_different_rules(rules: tuple[str, ...]) -> None:
+    arms = [ARM | {"rule": number} for number in range(3)]
+    compiled = Compiled(arms, rules=rules, silent=[(1, 2)], configs=BY_SGD)
+    for lane, rule in enumerate(rules):
+        silent = [2] if lane == 1 else []
+        messages = Messages(lane, arms[lane], rule=rule, silent=silent, configs=BY_SGD)
+        messages.assert_same(compiled, lane)
 
 
 def test_rules_and_broadcasts_differ() -> None:

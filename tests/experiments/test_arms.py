@@ -39,6 +39,11 @@ def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
     assert settings_of_arm(BERNSTEIN, "bound=2").federation.bound == 2
     assert settings_of_arm(BERNSTEIN, "bound=2").federation.rule == "bernstein"
     assert settings_of_arm(TRIMMED, "trim=1").federation.trim == 1
+    other = settings_of_arm(TRIMMED, "server_environments=carry-over,broadcast=all-actions")
+    assert other.federation.carry_over
+    assert other.federation.all_actions
+    median = settings_of_arm(BERNSTEIN, "rule=median-mad").federation
+    assert (median.rule, median.bound, median.confidence) == ("median-mad", None, None)
 
 
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
@@ -61,14 +66,19 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
 @pytest.mark.parametrize(
     ("settings", "arm", "message"),
     [
-        (SETTINGS, "fedhq", r"--arm fedhq: 'fedhq' is no change .*KEY=NUMBER.*exploration, bound"),
+        (
+            SETTINGS,
+            "fedhq",
+            r"--arm fedhq: 'fedhq' is no change .*KEY=VALUE.*rule, exploration, bound",
+        ),
         (SETTINGS, "", r"'' is no change"),
         (SETTINGS, "explorration=3", r"'explorration' is no change"),
         (SETTINGS, "exploration=", r"'exploration' is no change"),
         (SETTINGS, "exploration", r"'exploration' is no change"),
         (SETTINGS, "exploration=3,,", r"'' is no change"),
         (SETTINGS, "exploration=3,exploration=4", r"every key once"),
-        (SETTINGS, "rule=bernstein", r"'rule' is no change"),
+        (SETTINGS, "rule=bernstein", r"federation.rule = 'bernstein' needs federation.bound > 0"),
+        (SETTINGS, "rule=mode", r"--arm rule=mode: rule: 'mode' is wrong; allowed: 'mean-std'"),
         (SETTINGS, "exploration=-1", r"--arm exploration=-1: exploration: .*a number >= 0"),
         (SETTINGS, "exploration=many", r"--arm exploration=many: exploration"),
         (SETTINGS, "exploration=nan", r"--arm exploration=nan: exploration"),
@@ -76,7 +86,7 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (SETTINGS, "bound=1", r"--arm bound=1: federation.bound is for rule = 'bernstein'"),
         (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
         (BERNSTEIN, "bound=0", r"bound"),
-        (SETTINGS, "broadcast=all-actions", r"'broadcast' is no change"),
+        (SETTINGS, "broadcast=all", r"broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'"),
         (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
         (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
@@ -87,14 +97,17 @@ def test_what_is_no_arm(settings: ExperimentSettings, arm: str, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_the_order_of_arms_is_by_their_numbers() -> None:
-    arms = ["exploration=10", "learning_rate=0.1", "fedhql", "exploration=3", "independent"]
+def test_the_order_of_arms_is_by_their_values() -> None:
+    arms = ["rule=median-mad", "exploration=10", "learning_rate=0.1", "fedhql", "exploration=3"]
+    arms += ["independent", "rule=bellman-weighted"]
     assert sorted(arms, key=order) == [
         "independent",
         "fedhql",
         "exploration=3",
         "exploration=10",
         "learning_rate=0.1",
+        "rule=bellman-weighted",
+        "rule=median-mad",
     ]
 
 
@@ -122,3 +135,4 @@ def test_one_number_has_one_name() -> None:
     assert require_arm(SETTINGS, "learning_rate=.1, exploration=2.5") == (
         "exploration=2.5,learning_rate=0.1"
     )
+    assert require_arm(SETTINGS, "exploration=3,rule=median-mad") == "rule=median-mad,exploration=3"

@@ -152,7 +152,14 @@ def test_labels_are_the_papers() -> None:
     assert run_of(NAMED, settings_=mixed).label("independent") == "alone"
 
 
-def test_bernsteins_rule_has_no_exploration() -> None:
+def test_what_is_not_the_papers_says_so_and_has_no_lambda_of_the_papers() -> None:
     run = run_of(NAMED, rule="bernstein")
-    assert run.label("fedhql") == "FedHQL"
+    assert run.label("fedhql") == "FedHQL, bernstein"
     assert run.exploration("fedhql") is None
+    assert run.exploration("exploration=3") is None
+    assert run.label("rule=median-mad") == "FedHQL, rule = median-mad"
+    past = settings(2)
+    past["federation"] |= {"broadcast": "all-actions", "server_environments": "reset"}
+    run = run_of(NAMED, settings_=past)
+    assert run.label("fedhql") == "FedHQL, λ = 1, all-actions"
+    assert run.exploration("exploration=3") is None

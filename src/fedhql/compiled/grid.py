@@ -35,12 +35,11 @@ class Grid:
         agent_seeds_LN: Seeds,
         arms: ArmNumbers,
         *,
-        rule: str,
+        rules: tuple[str, ...],
         discount: float,
         phase_env_steps: int,
         budget_env_steps: int,
         pad: bool,
-        carry_over: bool = False,
         all_actions: bool = False,
         backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
@@ -63,10 +62,10 @@ class Grid:
         self._server = Server(
             self.cohort,
             make_lanes(),
-            rule,
+            rules,
             horizon_steps=int(max(arms.horizon_steps, default=0)),
             discount=discount,
-            carry_over=carry_over,
+            carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
         )
         self._open: tuple[Episodes, Array] | None = None  # the server's episodes that go on

@@ -30,6 +30,8 @@ class ArmNumbers(NamedTuple):
     learning_rate: Array  # α_s
     horizon_steps: Array
     query_batch: Array
+    rule: Array  # which of the server's
+    carry_over: Array  # whether episodes that have not ended go on in the next round
 
 
 class Outcome(NamedTuple):
@@ -61,10 +63,10 @@ class Server:
 
     cohort: CompiledCohort
     lanes: Lanes
-    rule: str
+    rules: tuple[str, ...]  # of all lanes, each once
     horizon_steps: int  # of the lane with the most
     discount: float
-    carry_over: bool = False  # episodes that have not ended go on in the next round
+    carry_over: bool = False  # some lane does
     all_actions: bool = False  # targets for every action, not the chosen one alone
 
     def federate(
@@ -115,10 +117,14 @@ class Server:
             jnp.zeros(F, dtype=bool),
         )
         # In a weighted rule nothing is known of anybody at a round's start.
-        weights_FN = jnp.zeros((F, N)) if rule_named(self.rule, arms).weighted else None
+        weights_FN = jnp.zeros((F, N)) if self.is_weighted(arms) else None
         start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
         _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
-        return learners, outcome, episodes, open_FB.ravel()
+        return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel()
+
+    def is_weighted(self, arms: ArmNumbers) -> bool:
+        """Whether some lane's rule is."""
+        return any(rule_named(name, arms).weighted for name in self.rules)
 
     def step(
         self,
@@ -137,7 +143,8 @@ class Server:
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
         q_FNBA = self.cohort.q_values(learners, numbers, states_FBD)
         usable_FN = _usable(q_FNBA, running_FB)
-        scores_FBA = self._read("scores", q_FNBA, arms, _counted(weights_FN, usable_FN))
+        counted = usable_FN, _counted(weights_FN, usable_FN)
+        scores_FBA = self._read("scores", q_FNBA, arms, counted)
         actions_FB = scores_FBA.argmax(axis=2)
 
         taken = self.lanes.step(episodes, actions_FB.ravel(), running_FB.ravel())
@@ -154,26 +161,26 @@ class Server:
                 q_selected_FNB, rewards_FB, next_q_FNBA, terminated_FB, running_FB
             )
             weights_FN = jnp.where(usable_FN & next_usable_FN, weights, 0)
-        where_FN = _counted(weights_FN, usable_FN)
-        q_selected_FB = self._read("centre", q_selected_FNB, arms, where_FN)
-        next_where_FN = _counted(weights_FN, next_usable_FN)
+        counted = usable_FN, _counted(weights_FN, usable_FN)
+        q_selected_FB = self._read("centre", q_selected_FNB, arms, counted)
+        next_counted = next_usable_FN, _counted(weights_FN, next_usable_FN)
         targets_FB = jax.vmap(partial(_targets, discount=self.discount))(
             q_selected_FB,
             rewards_FB,
-            self._read("centre", next_q_FNBA, arms, next_where_FN),
+            self._read("centre", next_q_FNBA, arms, next_counted),
             terminated_FB,
             arms.learning_rate,
         )
         rows = states_FBD, actions_FB, targets_FB, running_FB
         squares_FNB = jnp.square(targets_FB[:, None] - q_selected_FNB)
         if self.all_actions:
-            centre_FBA = self._read("centre", q_FNBA, arms, where_FN)
+            centre_FBA = self._read("centre", q_FNBA, arms, counted)
             targets_FBA = jax.vmap(all_action_targets)(centre_FBA, actions_FB, targets_FB)
             rows = _rows(states_FBD, targets_FBA, running_FB)
             squares_FNB = jnp.square(targets_FBA[:, None] - q_FNBA).mean(axis=3)
         td_error_FB = jnp.abs(targets_FB - q_selected_FB) / arms.learning_rate[:, None]
         figures = (
-            self._read("spread", q_selected_FNB, arms, where_FN),
+            self._read("spread", q_selected_FNB, arms, counted),
             td_error_FB,
             squares_FNB.mean(axis=1, where=usable_FN[:, :, None]),
         )
@@ -196,16 +203,21 @@ class Server:
         what: Literal["scores", "centre", "spread"],
         q_FN: Array,
         arms: ArmNumbers,
-        where_FN: Array,
+        counted: tuple[Array, Array | None],
     ) -> Array:
-        """By the rule, lane by lane, over agents: (F, N, ...) -> (F, ...)."""
+        """By its rule, lane by lane, over agents: (F, N, ...) -> (F, ...).
 
-        def of_lane(q_N: Array, arm: ArmNumbers, where_N: Array) -> Array:
-            pool = getattr(rule_named(self.rule, arm), what)
-            pooled: Array = pool(q_N, where=where_N)
-            return pooled
+        `counted`: who takes part (F, N), and how much each of them counts in a weighted rule.
+        """
 
-        return jax.vmap(of_lane)(q_FN, arms, where_FN)
+        def of_lane(q_N: Array, arm: ArmNumbers, counted: tuple[Array, Array | None]) -> Array:
+            rules = [rule_named(name, arm) for name in self.rules]
+            pooled: list[Array] = [
+                getattr(rule, what)(q_N, where=counted[rule.weighted]) for rule in rules
+            ]
+            return pooled[0] if len(rules) == 1 else jnp.stack(pooled)[arm.rule]
+
+        return jax.vmap(of_lane)(q_FN, arms, counted)
 
     def _improved(
         self,
@@ -265,9 +277,9 @@ def _weights(
     )
 
 
-def _counted(weights_FN: Array | None, usable_FN: Array) -> Array:
-    """Who takes part; in a weighted rule, how much each of them counts."""
-    return usable_FN if weights_FN is None else jax.vmap(weights_among)(weights_FN, usable_FN)
+def _counted(weights_FN: Array | None, usable_FN: Array) -> Array | None:
+    """How much each of them counts in a weighted rule."""
+    return None if weights_FN is None else jax.vmap(weights_among)(weights_FN, usable_FN)
 
 
 def _rows(

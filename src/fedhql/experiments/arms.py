@@ -10,16 +10,16 @@ from fedhql.experiments.settings import (
     contradiction,
     wrong_trim,
 )
+from fedhql.federation import RULES
 from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
 
-WORDS = ("rule", "broadcast", "server_environments")
-NUMBERS = [name for name in FederationSettings.model_fields if name not in WORDS]
+KEYS = list(FederationSettings.model_fields)
 
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:
     """The name as its files have it, or an error that says what is allowed."""
     federation = settings_of_arm(settings, arm).federation
-    keys = [key for key in NUMBERS if key in changes(arm)]
+    keys = [key for key in KEYS if key in changes(arm)]
     return ",".join(f"{key}={_text(getattr(federation, key))}" for key in keys) or arm
 
 
@@ -28,14 +28,19 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     if arm in (INDEPENDENT, FEDHQL):
         return settings
     changed = changes(arm)
-    if unknown := [key for key, value in changed.items() if key not in NUMBERS or not value]:
+    if unknown := [key for key, value in changed.items() if key not in KEYS or not value]:
         raise SettingsError(
             f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
-            f"{FEDHQL}, or KEY=NUMBER[,KEY=NUMBER] with the keys {', '.join(NUMBERS)}"
+            f"{FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(KEYS)}"
         )
     if len(changed) < arm.count(",") + 1:
         raise SettingsError(f"--arm {arm}: every key once")
-    given = settings.federation.model_dump(exclude_unset=True) | changed
+    given = settings.federation.model_dump(exclude_unset=True)
+    if rule := changed.get("rule"):  # the numbers of the settings' own rule are not for it
+        of_rules = {key for _, keys in RULES.values() for key in keys}
+        kept = RULES[rule][1] if rule in RULES else ()
+        given = {k: v for k, v in given.items() if k not in of_rules or k in kept}
+    given |= changed
     try:
         federation = FederationSettings.model_validate(given)
     except ValidationError as error:
@@ -45,9 +50,11 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     return settings.model_copy(update={"federation": federation})
 
 
-def _text(number: float) -> str:
+def _text(value: float | str) -> str:
     """One name for one number: 3 and 3.0 are the same arm."""
-    return str(int(number)) if number == int(number) else repr(number)
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def federates(arm: str) -> bool:

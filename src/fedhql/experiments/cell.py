@@ -83,6 +83,7 @@ class _CellRun:
         self._server: FederationServer | None = None
         if federates(cell.arm):
             of_arm = settings_of_arm(settings, cell.arm)
+            self._carries_over = of_arm.federation.carry_over
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
             self._server = build_server(of_arm, self._crew, self._server_environments)
         self._books = CellBooks(
@@ -154,7 +155,7 @@ class _CellRun:
             self._crew.save(directory)
             state = self._books.state()
             state["checkpoint_seconds"] = self._checkpoints.seconds_spent
-            if self._server is not None and self._settings.federation.carry_over:
+            if self._server is not None and self._carries_over:
                 state["server_environments"] = self._server_environments.position()
             (directory / "cell.json").write_text(json.dumps(state))
 

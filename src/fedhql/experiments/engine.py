@@ -1,10 +1,13 @@
 """Which engine runs an experiment: messages between objects, or one compiled program."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
 
 from fedhql.errors import MissingExtra, SettingsError
+from fedhql.experiments.arms import settings_of_arm
 from fedhql.experiments.settings import ExperimentSettings
+from fedhql.results.arms import FEDHQL
 
 Engine = Literal["messages", "compiled"]
 ENGINES = ("auto", "messages", "compiled")
@@ -13,19 +16,23 @@ TWIN_IDS = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 ENVPOOL_IDS = ("LunarLander-v3",)
 
 
-def choose_engine(settings: ExperimentSettings, wanted: str) -> Engine:
-    """As wanted; `auto` is compiled whenever that is possible."""
+def choose_engine(
+    settings: ExperimentSettings, wanted: str, arms: Sequence[str] = (FEDHQL,)
+) -> Engine:
+    """As wanted; `auto` is compiled whenever that is possible, for every arm."""
     if wanted not in ENGINES:
         raise SettingsError(f"--engine {wanted}: allowed: {', '.join((*ENGINES, RAY))}")
     if wanted == "messages":
         return "messages"
-    why_not = _why_not_compiled(settings)
+    why_not = _why_not_compiled(settings, arms)
     if wanted == "compiled" and why_not is not None:
         raise why_not
     return "messages" if why_not else "compiled"
 
 
-def _why_not_compiled(settings: ExperimentSettings) -> SettingsError | MissingExtra | None:
+def _why_not_compiled(
+    settings: ExperimentSettings, arms: Sequence[str]
+) -> SettingsError | MissingExtra | None:
     for name, agent in zip(settings.agent_names, settings.agents, strict=True):
         if agent.kind != "dqn":
             return SettingsError(
@@ -38,7 +45,8 @@ def _why_not_compiled(settings: ExperimentSettings) -> SettingsError | MissingEx
             f"--engine compiled has no {environment.id}{options}; it has "
             f"{', '.join((*TWIN_IDS, *ENVPOOL_IDS))}, without options"
         )
-    if environment.id in ENVPOOL_IDS and settings.federation.carry_over:
+    carry_over = any(settings_of_arm(settings, arm).federation.carry_over for arm in arms)
+    if environment.id in ENVPOOL_IDS and carry_over:
         return SettingsError(
             f"--engine compiled cannot carry {environment.id} over between rounds: EnvPool's "
             "episodes cannot be saved"

@@ -253,6 +253,7 @@ def build_grid(
     """Lanes in the cells' order, of which those that federate must come first."""
     federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
     arms = [f for f, cell in zip(federations, cells, strict=True) if federates(cell.arm)]
+    rules = tuple(dict.fromkeys(arm.rule for arm in arms))
     N = len(settings.agents)
     return Grid(
         [DqnSettings(**agent.options).config() for agent in settings.agents],
@@ -265,20 +266,21 @@ def build_grid(
             dtype=np.uint32,
         ),
         ArmNumbers(
-            *(
-                jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
-                for field, dtype in zip(ArmNumbers._fields, "fffffii", strict=True)
-            )
+            **{
+                field: jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
+                for field, dtype in zip(ArmNumbers._fields, "fffffii", strict=False)
+            },
+            rule=jnp.array([rules.index(arm.rule) for arm in arms], dtype=jnp.int32),
+            carry_over=jnp.array([arm.carry_over for arm in arms], dtype=bool),
         ),
-        rule=settings.federation.rule,
+        rules=rules,
         discount=settings.environment.discount,
         phase_env_steps=min(
             federations[0].self_learning_env_steps, settings.budget.env_steps_per_agent
         ),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
-        carry_over=settings.federation.carry_over,
-        all_actions=settings.federation.all_actions,
+        all_actions=federations[0].all_actions,
         backwards=backwards,
         on_self_learned=on_self_learned,
     )

@@ -74,13 +74,17 @@ def plan_grids(
 def _dealt(
     settings: ExperimentSettings, cells: Sequence[Cell], jobs: int, device: Device
 ) -> list[list[Cell]]:
-    """Lanes move at one pace, so they share the length of a phase; work is dealt out evenly."""
-    by_phase: dict[int, list[Cell]] = {}
+    """Lanes move at one pace, so they share the length of a phase, and broadcast as many rows.
+
+    Work is dealt out evenly.
+    """
+    groups: dict[tuple[int, str], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: not federates(cell.arm)):
         federation = settings_of_arm(settings, cell.arm).federation
-        by_phase.setdefault(federation.self_learning_env_steps, []).append(cell)
+        kind = federation.self_learning_env_steps, federation.broadcast
+        groups.setdefault(kind, []).append(cell)
     dealt = []
-    for group in by_phase.values():
+    for group in groups.values():
         most = max(1, _lanes_in_memory(settings, device) // jobs)
         if device.is_cpu:
             most = min(most, MOST_LANES_ON_A_CORE[settings.environment.id in TWIN_IDS])

@@ -1,7 +1,7 @@
 """The names of arms: what their files and columns are called, and how people read them.
 
 "independent": every agent alone. "fedhql": the federation as the settings say. Anything else is
-the federation with some of its numbers changed: "exploration=3", "exploration=3,learning_rate=0.1".
+the federation with some of its settings changed: "exploration=3", "rule=trimmed,trim=1".
 """
 
 INDEPENDENT, FEDHQL = "independent", "fedhql"
@@ -16,10 +16,18 @@ def changes(arm: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def order(arm: str) -> tuple[int, list[tuple[str, float]]]:
-    """Independent first, then the settings' own federation, then the others by their numbers."""
+def order(arm: str) -> tuple[int, list[tuple[str, float, str]]]:
+    """Independent first, then the settings' own federation, then the others by their values."""
     rank = {INDEPENDENT: 0, FEDHQL: 1}.get(arm, 2)
-    return rank, [(key, float(value)) for key, value in changes(arm).items()]
+    return rank, [(key, *_sortable(value)) for key, value in changes(arm).items()]
+
+
+def _sortable(value: str) -> tuple[float, str]:
+    """Numbers by their size, words by their letters."""
+    try:
+        return float(value), ""
+    except ValueError:
+        return 0.0, value
 
 
 def label(arm: str) -> str:

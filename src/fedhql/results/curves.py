@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.arms import FEDHQL, INDEPENDENT, label, order
+from fedhql.results.arms import FEDHQL, INDEPENDENT, changes, label, order
 from fedhql.results.records import EvaluationRow
 from fedhql.results.run_directory import Cell
 
 Floats = NDArray[np.float64]
+PAPERS = {"rule": "mean-std", "broadcast": "chosen", "server_environments": "reset"}
 RECENT = 0.1  # the last tenth of the evaluations
 
 
@@ -98,16 +99,21 @@ class Run:
         if arm == INDEPENDENT:
             return "DQN alone" if self._only_dqn() else "alone"
         federation = self.settings["federation"]
+        own = [] if arm == FEDHQL else [label(arm)]
         if arm == FEDHQL and federation.get("rule") == "mean-std":
-            return f"FedHQL, λ = {federation['exploration']:g}"
-        return label(arm) if arm == FEDHQL else f"FedHQL, {label(arm)}"
+            own = [f"λ = {federation['exploration']:g}"]
+        changed = changes(arm)
+        past = [federation[key] for key in PAPERS if key in federation and key not in changed]
+        return ", ".join(["FedHQL", *own, *(word for word in past if word not in PAPERS.values())])
 
     def exploration(self, arm: str) -> float | None:
-        """λ of an arm that differs in nothing else; the Bernstein rule has none."""
+        """λ of an arm that is the paper's in everything else."""
         federation = self.settings["federation"]
+        if any(federation.get(key, papers) != papers for key, papers in PAPERS.items()):
+            return None
         if arm == FEDHQL:
             own: float = federation["exploration"]
-            return own if federation.get("rule") == "mean-std" else None
+            return own
         key, _, value = arm.partition("=")
         return float(value) if key == "exploration" and "," not in value else None
 
