@@ -59,6 +59,8 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
         learning_rate=jnp.full(F, federation["learning_rate"]),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),
+        attack=jnp.zeros(F, dtype=int),
+        attackers=jnp.zeros(F, dtype=int),
     )
     N = len(configs)
     return Grid(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from fedhql.experiments.plan import read_states
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import RoundFigures
+from fedhql.federation.attacks import attack_number
 from fedhql.results.checkpoints import Checkpoints
 from fedhql.results.files import locked, whole_directory
 from fedhql.results.run_directory import Cell, RunDirectory
@@ -242,6 +244,13 @@ def _lanes(env_id: str) -> Lanes:
     return EnvPoolLanes(env_id)
 
 
+def _numbers(of_arm: ExperimentSettings) -> dict[str, Any]:
+    """By the names of `ArmNumbers`, among others; None where a rule has no such number."""
+    attack = of_arm.attack
+    lies = {"attack": attack_number(attack.name), "attackers": attack.attackers}
+    return of_arm.federation.model_dump() | lies
+
+
 def build_grid(
     settings: ExperimentSettings,
     cells: Sequence[Cell],
@@ -251,8 +260,8 @@ def build_grid(
     backwards: bool = False,
 ) -> Grid:
     """Lanes in the cells' order, of which those that federate must come first."""
-    federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
-    arms = [f for f, cell in zip(federations, cells, strict=True) if federates(cell.arm)]
+    of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
+    arms = [_numbers(s) for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
     N = len(settings.agents)
     return Grid(
         [DqnSettings(**agent.options).config() for agent in settings.agents],
@@ -266,14 +275,14 @@ def build_grid(
         ),
         ArmNumbers(
             *(
-                jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
-                for field, dtype in zip(ArmNumbers._fields, "fffffii", strict=True)
+                jnp.array([arm[field] or 0 for arm in arms], dtype=dtype)
+                for field, dtype in zip(ArmNumbers._fields, "fffffiiii", strict=True)
             )
         ),
         rule=settings.federation.rule,
         discount=settings.environment.discount,
         phase_env_steps=min(
-            federations[0].self_learning_env_steps, settings.budget.env_steps_per_agent
+            of_arms[0].federation.self_learning_env_steps, settings.budget.env_steps_per_agent
         ),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
