@@ -88,7 +88,9 @@ def test_lost_agents_change_nothing(
     arm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cell = Cell(arm, 0)
-    rewarding = ["environment.id=Taxi-v3"]  # from the first step, so that values differ
+    rewarding = [
+        "environment.id=tests.known_mdps:RandomMDP-v0"
+    ]  # from the first step, so that values differ
     finish(tmp_path / "whole", gather_here, cell, rewarding)
     finish(tmp_path / "disturbed", losing(iter([1, 2, None])), cell, rewarding)
     assert caplog.text.count("agents were lost; it goes on from round-") == 2
