@@ -61,6 +61,8 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
         query_batch=jnp.full(F, federation["query_batch"]),
         rule=jnp.zeros(F, dtype=int),
         carry_over=jnp.zeros(F, dtype=bool),
+        attack=jnp.zeros(F, dtype=int),
+        attackers=jnp.zeros(F, dtype=int),
     )
     N = len(configs)
     return Grid(

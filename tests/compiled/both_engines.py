@@ -13,6 +13,7 @@ from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import Server
 from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.attackers import under_attack
 from fedhql.experiments.build import build_batch, build_cohort, build_server
 from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.grid_run import build_grid
@@ -71,17 +72,18 @@ def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[R
     of_arm = settings_of_arm(settings, cell.arm)
     agents: list[Any] = list(build_agents(settings, cell.seed))
     assert all(isinstance(agent, DqnAgent) for agent in agents)
-    cohort = SpyingCohort(build_cohort(settings, agents))
+    spy = SpyingCohort(build_cohort(settings, agents))
+    cohort = under_attack(spy, of_arm.attack)
     server = build_server(of_arm, cohort, build_batch(of_arm, of_arm.federation.query_batch))
     history = []
     for number in range(rounds):
         cohort.self_learn(settings.federation.self_learning_env_steps)
         record = Round([agent._parameters() for agent in agents])
         if federates(cell.arm):
-            cohort.broadcast.clear()
+            spy.broadcast.clear()
             seeds = server_seeds(settings, cell, number).tolist()
             _, figures = server.federate(Budget(PLENTY, len(agents)), seeds)
-            _, actions, targets = zip(*cohort.broadcast, strict=True)
+            _, actions, targets = zip(*spy.broadcast, strict=True)
             record.actions, record.targets = list(actions), list(targets)
             spent = figures.server_env_steps
             record.figures = (spent, figures.spread, figures.td_error, figures.loss)
@@ -119,9 +121,9 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     running = np.ones(seeds_FB.shape, dtype=bool)
     weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted(grid._arms) else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
-    for _ in range(server.horizon_steps):
+    for number in range(server.horizon_steps):
         step = _server_step(
-            server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights
+            server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights, number
         )
         broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):

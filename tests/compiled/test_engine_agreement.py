@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedhql.experiments.grid_run import build_grid
-from fedhql.experiments.settings import read_settings
+from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.federation.attacks import ATTACKS
 from fedhql.results.run_directory import Cell
 from tests.compiled.both_engines import (
     PLENTY,
@@ -110,6 +111,47 @@ def test_rules_past_the_paper_do_the_same_step_by_step() -> None:
             close(ours.figures, theirs.figures)
             for n in range(3):
                 close(ours.improved[n], theirs.improved[n])
+
+
+def with_liars(*overrides: str) -> ExperimentSettings:
+    """Two agents more, so that the honest ones are several whoever lies."""
+    text = SETTINGS.as_toml()
+    _, second, third = (f"[[agents]]{part}" for part in text.split("[[agents]]")[1:])
+    return read_settings(text + second + third, overrides)
+
+
+MEAN_STD = with_liars("federation.exploration=0.5")
+# Beside 10⁶ a float32 has no room for what honest agents say, so that a mean is not the same in
+# both engines, and it takes a rule that cuts such a value off.
+TRIMMED = with_liars("federation.rule=trimmed", "federation.trim=1")
+CLEAN = Cell("fedhql", 0)
+LIES = [
+    (MEAN_STD, [f"attack={a},attackers={k}" for a in ATTACKS if a != "huge" for k in (1, 2)]),
+    (TRIMMED, [f"attack={a},attackers=1" for a in ATTACKS]),
+]
+
+
+@pytest.mark.parametrize(("settings", "attacked"), LIES, ids=["mean-std", "trimmed"])
+def test_liars_tell_both_servers_the_same(
+    settings: ExperimentSettings, attacked: list[str]
+) -> None:
+    """Every attack, with a clean lane among them."""
+    cells = [CLEAN, *(Cell(arm, 0) for arm in attacked)]
+    histories = dict(zip(cells, by_compiled_programs(settings, cells, 2), strict=True))
+    for cell, history in histories.items():
+        for ours, theirs in zip(history, by_messages(settings, cell, 2), strict=True):
+            for mine, other in zip(ours.actions, theirs.actions, strict=True):
+                np.testing.assert_array_equal(mine, other)
+            for mine, other in zip(ours.targets, theirs.targets, strict=True):
+                close(mine, other)
+            close(ours.figures, theirs.figures)
+            for n in range(5):
+                close(ours.improved[n], theirs.improved[n])
+    honest = histories[CLEAN]
+    for cell in cells[1:]:  # lies reach those who are honest
+        first, last = histories[cell]
+        np.testing.assert_array_equal(first.learned[0], honest[0].learned[0])
+        assert abs(last.improved[0] - honest[1].improved[0]).max() > 1e-3, cell
 
 
 CARRIED = read_settings(

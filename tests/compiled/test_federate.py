@@ -15,11 +15,14 @@ from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.population import begin_episodes
 from fedhql.compiled import grid as grid_module
+from fedhql.compiled import server as server_module
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers, Outcome
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twin_batch import TwinBatch
 from fedhql.errors import NoUsableAnswers
+from fedhql.experiments.attackers import under_attack
+from fedhql.experiments.settings import AttackSettings
 from fedhql.federation import (
     RULES,
     Budget,
@@ -28,6 +31,7 @@ from fedhql.federation import (
     RoundFigures,
     rule_named,
 )
+from fedhql.federation.attacks import ATTACKS, attack_number
 from tests.agents.dqn.corridor import CORRIDOR, LIMIT, corridor
 
 DISCOUNT, PLENTY = 0.9, 10**6
@@ -53,6 +57,8 @@ ARM: Arm = {
     "query_batch": 4,
     "rule": 0,
     "carry_over": False,
+    "attack": 0,
+    "attackers": 0,
 }
 ARMS: list[Arm] = [
     ARM,
@@ -134,8 +140,10 @@ class Messages:
             nan = jnp.full_like(agent._learner.parameters, np.nan)
             agent._learner = agent._learner._replace(parameters=nan)
         batch = int(arm["query_batch"])
+        name = list(ATTACKS)[int(arm["attack"])] if arm["attackers"] else None
+        lies = AttackSettings(name=name, attackers=int(arm["attackers"]))
         server = FederationServer(
-            InProcessCohort(self._agents, 2),
+            under_attack(InProcessCohort(self._agents, 2), lies),
             TwinBatch(CORRIDOR, 4),
             rule_named(rule, SimpleNamespace(**arm)),
             horizon_steps=int(arm["horizon_steps"]),
@@ -289,6 +297,32 @@ def test_lanes_may_have_different_rules(rules: tuple[str, ...]) -> None:
         silent = [2] if lane == 1 else []
         messages = Messages(lane, arms[lane], rule=rule, silent=silent, configs=BY_SGD)
         messages.assert_same(compiled, lane)
+
+
+def test_attackers_beside_an_agent_that_answers_nan() -> None:
+    """They look at those only whose answers can be used."""
+    arms = [
+        arm | {"attack": attack_number(name), "attackers": 1}
+        for arm, name in zip(ARMS, ("collude", "stealthy", "collude"), strict=True)
+    ]
+    silent = [(lane, 0) for lane in range(3)]
+    compiled, honest = Compiled(arms, silent=silent), Compiled(silent=silent)
+    for lane, arm in enumerate(arms):
+        Messages(lane, arm, silent=[0]).assert_same(compiled, lane)
+        assert (compiled.parameters(lane)[1] != honest.parameters(lane)[1]).any()
+
+
+def test_a_program_in_which_nobody_lies_has_no_attacks_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(server_module, "attacked", never)
+    short = ARM | {"horizon_steps": 2}  # of no other test, so that it is compiled here
+    Compiled([short] * 3)
+    with pytest.raises(AssertionError, match="traced"):
+        Compiled([short, short, short | {"attackers": 1}])
 
 
 def test_rules_and_broadcasts_differ() -> None:

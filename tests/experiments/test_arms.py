@@ -25,6 +25,9 @@ TRIMMED = read_settings(
 )
 
 
+THREE = read_settings(TEXT + "[[agents]]\n" * 2)
+
+
 @pytest.mark.parametrize("arm", ["independent", "fedhql"])
 def test_the_settings_own_arms_change_nothing(arm: str) -> None:
     assert settings_of_arm(SETTINGS, arm) == SETTINGS
@@ -46,12 +49,26 @@ def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
     assert (median.rule, median.bound, median.confidence) == ("median-mad", None, None)
 
 
+def test_an_arm_may_be_attacked() -> None:
+    changed = settings_of_arm(THREE, "attack=nan,attackers=2")
+    assert (changed.attack.name, changed.attack.attackers) == ("nan", 2)
+    assert changed.model_copy(update={"attack": THREE.attack}) == THREE
+    assert require_arm(THREE, "attackers=2, attack=nan,exploration=3.0") == (
+        "exploration=3,attack=nan,attackers=2"
+    )
+    noisy = read_settings(THREE.as_toml(), ["attack.name=noise", "attack.attackers=1"])
+    assert settings_of_arm(noisy, "attackers=2").attack.name == "noise"
+    assert settings_of_arm(noisy, "attack=huge").attack.attackers == 1
+    assert settings_of_arm(noisy, "exploration=3").attack == noisy.attack
+
+
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
     """There every default is written out, and so was given."""
     for settings, arm in [
         (SETTINGS, "exploration=3"),
         (BERNSTEIN, "confidence=2"),
         (TRIMMED, "trim=1"),
+        (THREE, "attack=noise,attackers=1"),
     ]:
         again = read_settings(settings.as_toml())
         assert settings_of_arm(again, arm) == settings_of_arm(settings, arm)
@@ -88,6 +105,20 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (BERNSTEIN, "bound=0", r"bound"),
         (SETTINGS, "broadcast=all", r"broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'"),
         (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
+        (
+            THREE,
+            "attack=noise",
+            r"attack.attackers is 0, of attack.name = 'noise'; allowed: 1 to 2",
+        ),
+        (THREE, "attackers=1", r"attack.attackers is 1: needs attack.name; allowed: nan, huge"),
+        (THREE, "attack=nan,attackers=3", r"attackers is 3.*allowed: 1 to 2 of 3 agents"),
+        (
+            THREE,
+            "attack=lie,attackers=1",
+            r"--arm attack=lie.*: attack.name: 'lie' .*'nan', 'huge'",
+        ),
+        (THREE, "attack=nan,attackers=x", r"attack.attackers: 'x' is wrong; allowed: a whole"),
+        (SETTINGS, "attack=nan,attackers=1", r"allowed: none of a single agent"),
         (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
 )
@@ -109,6 +140,23 @@ def test_the_order_of_arms_is_by_their_values() -> None:
         "rule=bellman-weighted",
         "rule=median-mad",
     ]
+
+
+def test_words_have_an_order_too() -> None:
+    """Also the attack that is called as what no number is."""
+    attacks = ["noise", "nan", "huge"]
+    arms = [f"attack={attack},attackers={k}" for attack in attacks for k in (10, 2)]
+    assert sorted([*arms, "exploration=3", "fedhql"], key=order) == [
+        "fedhql",
+        "attack=huge,attackers=2",
+        "attack=huge,attackers=10",
+        "attack=nan,attackers=2",
+        "attack=nan,attackers=10",
+        "attack=noise,attackers=2",
+        "attack=noise,attackers=10",
+        "exploration=3",
+    ]
+    assert label("attack=nan,attackers=2") == "attack = nan, attackers = 2"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedhql.errors import AgentsLost
@@ -11,17 +13,23 @@ from fedhql.experiments.build import gather_here
 from fedhql.experiments.cell import MOST_LOSSES, finish_cell
 from fedhql.experiments.crew import Crew, Gather
 from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import Cell, RunDirectory
 from tests.cli.running import TABULAR
 
 CELL = Cell("fedhql", 0)
 
 
-def finish(home: Path, gather: Gather = gather_here) -> list[Progress]:
+def finish(
+    home: Path,
+    gather: Gather = gather_here,
+    cell: Cell = CELL,
+    overrides: Sequence[str] = (),
+) -> list[Progress]:
     reports: list[Progress] = []
     finish_cell(
-        read_settings(TABULAR.format(budget=900)),
-        CELL,
+        read_settings(TABULAR.format(budget=900), overrides),
+        cell,
         RunDirectory(home),
         report=reports.append,
         clock=time.monotonic,
@@ -71,14 +79,35 @@ def test_a_finished_cell_is_not_touched_again(tmp_path: Path) -> None:
     assert rows.stat() == before
 
 
-def test_lost_agents_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    finish(tmp_path / "whole")
-    finish(tmp_path / "disturbed", losing(iter([1, 2, None])))
+def rows(home: Path, cell: Cell, name: str) -> str:
+    return (RunDirectory(home).cell(cell) / name).read_text()
+
+
+@pytest.mark.parametrize("arm", ["fedhql", "attack=noise,attackers=1"])
+def test_lost_agents_change_nothing(
+    arm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = Cell(arm, 0)
+    rewarding = [
+        "environment.id=tests.known_mdps:RandomMDP-v0"
+    ]  # from the first step, so that values differ
+    finish(tmp_path / "whole", gather_here, cell, rewarding)
+    finish(tmp_path / "disturbed", losing(iter([1, 2, None])), cell, rewarding)
     assert caplog.text.count("agents were lost; it goes on from round-") == 2
     for name in ("evaluations.csv", "federation.csv"):
-        of_cell = Path("cells/fedhql/seed0") / name
-        whole, disturbed = (tmp_path / which / of_cell for which in ("whole", "disturbed"))
-        assert disturbed.read_bytes() == whole.read_bytes()
+        assert rows(tmp_path / "disturbed", cell, name) == rows(tmp_path / "whole", cell, name)
+
+
+def test_an_attacker_lies_to_the_server_and_to_nobody_else(tmp_path: Path) -> None:
+    liar = Cell("attack=nan,attackers=1", 0)
+    for cell in (CELL, liar):
+        finish(tmp_path, cell=cell)
+    refused = RunDirectory(tmp_path).refused_answers(liar).read_text()
+    (name, count), *others = json.loads(refused).items()
+    assert (name, others) == ("agent3", [])
+    assert count > 1
+    evaluations = read_rows(RunDirectory(tmp_path).cell(liar) / "evaluations.csv", EvaluationRow)
+    assert np.isfinite([row.mean_return for row in evaluations]).all()
 
 
 def test_agents_that_are_lost_again_and_again_end_the_cell(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@ import pytest
 
 from fedhql.errors import SettingsError
 from fedhql.experiments.presets import preset_names, preset_text
+from fedhql.experiments.served import read_served_settings
 from fedhql.experiments.settings import differing_keys, read_settings
 from fedhql.federation import RULES
+from fedhql.federation.attacks import ATTACKS
 
 SMALL = """
 [environment]
@@ -132,6 +134,39 @@ def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], mes
     with pytest.raises(SettingsError, match=message) as caught:
         read_settings(preset_text("cartpole-n5"), overrides)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("attack.attackers=2",), r"attack.attackers is 2: needs attack.name; allowed: nan, huge"),
+        (("attack.name=noise",), r"attack.attackers is 0, of .* 'noise'; allowed: 1 to 4 of 5"),
+        (("attack.name=nan", "attack.attackers=5"), r"attackers is 5, .*; allowed: 1 to 4 of 5"),
+        (("attack.attackers=-1",), r"attack.attackers: -1 is wrong; allowed: a whole number >= 0"),
+        (("attack.name=lie",), r"attack.name: 'lie' is wrong; allowed: 'nan', 'huge', 'sign-flip'"),
+        (("attack.kind=nan",), r"attack.kind: unknown key; .*allowed: name, attackers"),
+    ],
+)
+def test_attacks_that_cannot_be(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        read_settings(preset_text("cartpole-n5"), overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_can_be_chosen_and_reads_back_as_itself(name: str) -> None:
+    """Also nan, which TOML would take for a number."""
+    overrides = [f"attack.name={name}", "attack.attackers=2"]
+    settings = read_settings(preset_text("cartpole-n5"), overrides)
+    assert settings.attack.name == name
+    assert read_settings(settings.as_toml()) == settings
+
+
+def test_a_served_federation_has_no_attackers_of_its_own() -> None:
+    text, _, _ = SMALL.partition("[[agents]]")
+    assert read_served_settings(text)
+    with pytest.raises(SettingsError, match=r"^attack: unknown key; allowed: environment"):
+        read_served_settings(text, ["attack.name=nan", "attack.attackers=1"])
 
 
 def test_trimming_needs_three_agents() -> None:

@@ -7,6 +7,8 @@ from fedhql.errors import SettingsError
 from fedhql.experiments.presets import preset_names
 from fedhql.experiments.settings import differing_keys
 from fedhql.experiments.suite import ARMS, PAPER, SEEDS, SUITES, SuiteRun, plan_suite
+from fedhql.federation import RULES
+from fedhql.federation.attacks import ATTACKS
 from fedhql.results.run_directory import Cell
 
 OUT = Path("never-made")
@@ -71,6 +73,20 @@ def test_ablations_change_one_choice_each() -> None:
         assert agent.options["improvement_learning_rate"] == agent.options["learning_rate"]
 
 
+def test_every_rule_is_attacked_in_every_way() -> None:
+    runs = plan("attacks", arms=())
+    named = ["mean-std", "median-mad", "trimmed-1", "trimmed-2", "bellman-weighted"]
+    assert [run.directory.path.name for run in runs] == named
+    assert {run.settings.federation.rule for run in runs} == set(RULES) - {"bernstein"}
+    clean = ["independent", "fedhql"]
+    attacked = [f"attack={name},attackers={k}" for k in (1, 2) for name in ATTACKS]
+    for run in runs:
+        assert run.arms == clean + attacked
+        assert run.settings.attack.attackers == 0
+        (alone,) = plan(f"attacks-{run.directory.path.name}", arms=())
+        assert (alone.settings, alone.arms) == (run.settings, run.arms)
+
+
 @pytest.mark.parametrize(
     ("fraction", "budgets"),
     [
@@ -114,7 +130,7 @@ def test_a_fraction_of_which_no_step_is_left() -> None:
 def test_no_such_suite() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"no suite 'papers'; there are: cartpole-n5, .*, lunarlander-n10, paper, ablations$",
+        match=r"no suite 'papers'; there are: cartpole-n5, .*, lunarlander-n10, paper, ablations, ",
     ):
         plan("papers")
 

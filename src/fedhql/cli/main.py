@@ -37,6 +37,7 @@ from fedhql.experiments.settings import (
     read_settings_file,
     with_backbone,
 )
+from fedhql.federation.attacks import ATTACKS
 from fedhql.results.arms import FEDHQL, INDEPENDENT
 from fedhql.results.figures import draw_figures
 from fedhql.results.load import load_run
@@ -86,8 +87,9 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="independent (agents alone), fedhql, or fedhql with other numbers: exploration=3; "
-            "repeat for several; added to those of a run that is resumed."
+            help="independent (agents alone), fedhql, or fedhql with other numbers: exploration=3, "
+            "or with liars: attack=noise,attackers=1; repeat for several; added to those of a run "
+            "that is resumed."
             "  [default: independent and fedhql, or the resumed run's]",
         ),
     ] = None,
@@ -133,6 +135,21 @@ def run(
             help="Run every DQN agent as ours or as stable-baselines3's, the reference.",
         ),
     ] = None,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(ATTACKS),
+            help="What --attackers answer the server's queries with (attack.name).",
+        ),
+    ] = None,
+    attackers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="The last K agents lie to the server, to see what its rule withstands "
+            "(attack.attackers).",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -161,6 +178,8 @@ def run(
     overrides = [
         *(settings or []),
         *([f"budget.env_steps_per_agent={budget}"] if budget is not None else []),
+        *([f"attack.name={attack}"] if attack is not None else []),
+        *([f"attack.attackers={attackers}"] if attackers is not None else []),
     ]
     chosen = _read(experiment, overrides)
     if backbone is not None:

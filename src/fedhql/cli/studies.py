@@ -61,7 +61,8 @@ def suite(
         typer.Option(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
-            "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql]",
+            "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
+            "attacks: these, and each attack with 1 and 2 attackers]",
         ),
     ] = None,
     settings: Annotated[

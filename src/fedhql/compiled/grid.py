@@ -67,6 +67,7 @@ class Grid:
             discount=discount,
             carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
+            attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
         self._open: tuple[Episodes, Array] | None = None  # the server's episodes that go on
         self._on_self_learned = on_self_learned  # after each population, for progress displays

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.cohort import CompiledCohort, Learners
 from fedhql.environments.lanes import Episodes, Lanes, chosen
+from fedhql.federation.attacks import attacked
 from fedhql.federation.pooling import bellman_weights, weights_among
 from fedhql.federation.rules import rule_named
 from fedhql.federation.td import all_action_targets, fed_td
@@ -32,6 +33,8 @@ class ArmNumbers(NamedTuple):
     query_batch: Array
     rule: Array  # which of the server's
     carry_over: Array  # whether episodes that have not ended go on in the next round
+    attack: Array  # by its number
+    attackers: Array
 
 
 class Outcome(NamedTuple):
@@ -68,6 +71,7 @@ class Server:
     discount: float
     carry_over: bool = False  # some lane does
     all_actions: bool = False  # targets for every action, not the chosen one alone
+    attacked: bool = False  # in some lane
 
     def federate(
         self,
@@ -96,7 +100,7 @@ class Server:
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
-            taken = self.step(learners, numbers, arms, episodes, running, weights_FN)
+            taken = self.step(learners, numbers, arms, episodes, running, weights_FN, number)
             outcome = Outcome(
                 outcome.server_env_steps + running.sum(axis=1),
                 outcome.sums + taken.sums,
@@ -134,15 +138,16 @@ class Server:
         episodes: Episodes,
         running_FB: Array,
         weights_FN: Array | None,
+        number: Array,
     ) -> ServerStep:
         """Query, act, query, form the targets, improve; rows that do not run take no part.
 
-        `weights_FN` are a weighted rule's, of the step before.
+        `weights_FN` are a weighted rule's, of the step before; `number` counts a round's steps.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
-        q_FNBA = self.cohort.q_values(learners, numbers, states_FBD)
-        usable_FN = _usable(q_FNBA, running_FB)
+        ask = partial(self._answers, learners, numbers, arms)
+        q_FNBA, usable_FN = ask(states_FBD, running_FB, 2 * number)
         counted = usable_FN, _counted(weights_FN, usable_FN)
         scores_FBA = self._read("scores", q_FNBA, arms, counted)
         actions_FB = scores_FBA.argmax(axis=2)
@@ -151,25 +156,25 @@ class Server:
         rewards_FB, terminated_FB, ended_FB = (
             x.reshape(F, B) for x in (taken.rewards, taken.terminated, taken.ended)
         )
-        next_q_FNBA = self.cohort.q_values(learners, numbers, taken.observations.reshape(F, B, -1))
         asked_FB = running_FB & ~terminated_FB  # nobody is asked about a terminal state
-        next_usable_FN = _usable(next_q_FNBA, asked_FB)
+        next_states_FBD = taken.observations.reshape(F, B, -1)
+        next_q_FNBA, next_usable_FN = ask(next_states_FBD, asked_FB, 2 * number + 1)
 
         q_selected_FNB = jnp.take_along_axis(q_FNBA, actions_FB[:, None, :, None], axis=3)[..., 0]
         if weights_FN is not None:
-            weights = jax.vmap(partial(_weights, discount=self.discount))(
-                q_selected_FNB, rewards_FB, next_q_FNBA, terminated_FB, running_FB
+            weights = jax.vmap(partial(bellman_weights, discount=self.discount))(
+                q_selected_FNB, rewards_FB, next_q_FNBA, terminated_FB, where=running_FB
             )
             weights_FN = jnp.where(usable_FN & next_usable_FN, weights, 0)
         counted = usable_FN, _counted(weights_FN, usable_FN)
         q_selected_FB = self._read("centre", q_selected_FNB, arms, counted)
         next_counted = next_usable_FN, _counted(weights_FN, next_usable_FN)
-        targets_FB = jax.vmap(partial(_targets, discount=self.discount))(
+        targets_FB = jax.vmap(partial(fed_td, discount=self.discount))(
             q_selected_FB,
             rewards_FB,
             self._read("centre", next_q_FNBA, arms, next_counted),
             terminated_FB,
-            arms.learning_rate,
+            learning_rate=arms.learning_rate,
         )
         rows = states_FBD, actions_FB, targets_FB, running_FB
         squares_FNB = jnp.square(targets_FB[:, None] - q_selected_FNB)
@@ -197,6 +202,25 @@ class Server:
             unanswered=(asked_F & ~usable_FN.any(axis=1))
             | (asked_again_F & ~next_usable_FN.any(axis=1)),
         )
+
+    def _answers(
+        self,
+        learners: Learners,
+        numbers: tuple[Numbers, ...],
+        arms: ArmNumbers,
+        states_FBD: Array,
+        asked_FB: Array,
+        exchange: Array,
+    ) -> tuple[Array, Array]:
+        """What the server hears, (F, N, B, A), and (F, N) whose answers it can use."""
+        q_FNBA = self.cohort.q_values(learners, numbers, states_FBD)
+        usable_FN = _usable(q_FNBA, asked_FB)
+        if self.attacked:
+            q_FNBA = jax.vmap(partial(attacked, exchange=exchange))(
+                q_FNBA, arms.attack, arms.attackers, usable=usable_FN, asked=asked_FB
+            )
+            usable_FN = _usable(q_FNBA, asked_FB)
+        return q_FNBA, usable_FN
 
     def _read(
         self,
@@ -242,39 +266,6 @@ class Server:
 def _usable(q_FNBA: Array, asked_FB: Array) -> Array:
     """(F, N) whether an agent's answers at the states it was asked about are all finite."""
     return (jnp.isfinite(q_FNBA).all(axis=3) | ~asked_FB[:, None]).all(axis=2)
-
-
-def _targets(
-    q_selected_B: Array,
-    rewards_B: Array,
-    next_q_BA: Array,
-    terminated_B: Array,
-    learning_rate: Array,
-    *,
-    discount: float,
-) -> Array:
-    return fed_td(
-        q_selected_B,
-        rewards_B,
-        next_q_BA,
-        terminated_B,
-        learning_rate=learning_rate,
-        discount=discount,
-    )
-
-
-def _weights(
-    q_selected_NB: Array,
-    rewards_B: Array,
-    next_q_NBA: Array,
-    terminated_B: Array,
-    running_B: Array,
-    *,
-    discount: float,
-) -> Array:
-    return bellman_weights(
-        q_selected_NB, rewards_B, next_q_NBA, terminated_B, discount=discount, where=running_B
-    )
 
 
 def _counted(weights_FN: Array | None, usable_FN: Array) -> Array | None:

@@ -1,6 +1,8 @@
 """What an arm's name means for an experiment."""
 
-from pydantic import ValidationError
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
@@ -8,49 +10,73 @@ from fedhql.experiments.settings import (
     ExperimentSettings,
     FederationSettings,
     contradiction,
-    wrong_trim,
+    wrong_for,
 )
 from fedhql.federation import RULES
 from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
 
-KEYS = list(FederationSettings.model_fields)
+KEYS = tuple(FederationSettings.model_fields)
+ATTACK = {"attack": "name", "attackers": "attackers"}  # an arm's key -> the setting
+Section = TypeVar("Section", bound=BaseModel)
 
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:
     """The name as its files have it, or an error that says what is allowed."""
-    federation = settings_of_arm(settings, arm).federation
-    keys = [key for key in KEYS if key in changes(arm)]
-    return ",".join(f"{key}={_text(getattr(federation, key))}" for key in keys) or arm
+    of_arm, changed = settings_of_arm(settings, arm), changes(arm)
+    values = {key: getattr(of_arm.federation, key) for key in KEYS}
+    values |= {key: getattr(of_arm.attack, name) for key, name in ATTACK.items()}
+    named = (f"{key}={_text(value)}" for key, value in values.items() if key in changed)
+    return ",".join(named) or arm
 
 
 def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSettings:
-    """The experiment with what this arm changes of its federation."""
+    """The experiment with what this arm changes of its federation, or of the attack on it."""
     if arm in (INDEPENDENT, FEDHQL):
         return settings
-    changed = changes(arm)
-    if unknown := [key for key, value in changed.items() if key not in KEYS or not value]:
+    changed, keys = changes(arm), (*KEYS, *ATTACK)
+    if unknown := [key for key, value in changed.items() if key not in keys or not value]:
         raise SettingsError(
             f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
-            f"{FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(KEYS)}"
+            f"{FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(keys)}"
         )
     if len(changed) < arm.count(",") + 1:
         raise SettingsError(f"--arm {arm}: every key once")
-    given = settings.federation.model_dump(exclude_unset=True)
-    if rule := changed.get("rule"):  # the numbers of the settings' own rule are not for it
-        of_rules = {key for _, keys in RULES.values() for key in keys}
-        kept = RULES[rule][1] if rule in RULES else ()
-        given = {k: v for k, v in given.items() if k not in of_rules or k in kept}
-    given |= changed
+    federation = {key: value for key, value in changed.items() if key in KEYS}
+    lies = {name: changed[key] for key, name in ATTACK.items() if key in changed}
     try:
-        federation = FederationSettings.model_validate(given)
-    except ValidationError as error:
-        raise SettingsError(f"--arm {arm}: {explain(error, FederationSettings)}") from error
-    if wrong := contradiction(federation) or wrong_trim(federation, len(settings.agents)):
+        of_arm = settings.model_copy(
+            update={
+                "federation": _changed(_for_rule(settings.federation, changed), federation),
+                "attack": _changed(settings.attack, lies, "attack."),
+            }
+        )
+    except SettingsError as error:
+        raise SettingsError(f"--arm {arm}: {error}") from error
+    if wrong := contradiction(of_arm.federation) or wrong_for(of_arm):
         raise SettingsError(f"--arm {arm}: {wrong}")
-    return settings.model_copy(update={"federation": federation})
+    return of_arm
 
 
-def _text(value: float | str) -> str:
+def _for_rule(federation: FederationSettings, changed: dict[str, str]) -> FederationSettings:
+    """Without the numbers of its own rule that are not for the one it changes to."""
+    rule = changed.get("rule")
+    if rule not in RULES:
+        return federation
+    foreign = {key for _, keys in RULES.values() for key in keys} - {*RULES[rule][1]}
+    given = federation.model_dump(exclude_unset=True)
+    return FederationSettings(**{key: given[key] for key in given if key not in foreign})
+
+
+def _changed(section: Section, changes: dict[str, str], prefix: str = "") -> Section:
+    """The section with these values, as text; in an error `prefix` stands before their names."""
+    model = type(section)
+    try:
+        return model.model_validate(section.model_dump(exclude_unset=True) | changes)
+    except ValidationError as error:
+        raise SettingsError(explain(error, model, prefix)) from error
+
+
+def _text(value: Any) -> str:
     """One name for one number: 3 and 3.0 are the same arm."""
     if isinstance(value, str):
         return value

@@ -7,6 +7,7 @@ from contextlib import closing
 
 from fedhql.errors import AgentsLost
 from fedhql.experiments.arms import federates, settings_of_arm
+from fedhql.experiments.attackers import under_attack
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
 from fedhql.experiments.build import build_batch, build_server, gather_here
@@ -80,12 +81,13 @@ class _CellRun:
         self._evaluation_environments = build_batch(
             settings, len(settings.agents) * settings.evaluation.episodes
         )
+        of_arm = settings_of_arm(settings, cell.arm)
+        self._cohort = under_attack(self._crew, of_arm.attack)
         self._server: FederationServer | None = None
         if federates(cell.arm):
-            of_arm = settings_of_arm(settings, cell.arm)
             self._carries_over = of_arm.federation.carry_over
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
-            self._server = build_server(of_arm, self._crew, self._server_environments)
+            self._server = build_server(of_arm, self._cohort, self._server_environments)
         self._books = CellBooks(
             settings,
             cell,
@@ -106,7 +108,7 @@ class _CellRun:
         if books.round == 0:
             self._checkpoint()
         while env_steps := books.affordable_self_learning():
-            self._crew.self_learn(env_steps)
+            self._cohort.self_learn(env_steps)
             self._learned_in_phase = 0
             books.self_learned(env_steps)
             self._evaluate()

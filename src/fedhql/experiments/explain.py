@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
@@ -46,7 +46,7 @@ def _allowed(field: FieldInfo) -> str:
     if field.description:
         return field.description
     annotation, metadata = field.annotation, field.metadata
-    if get_origin(annotation) is UnionType:  # a number or nothing
+    if get_origin(annotation) in (Union, UnionType):  # something or nothing
         annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
     if get_origin(annotation) is Literal:
         return ", ".join(repr(choice) for choice in get_args(annotation))

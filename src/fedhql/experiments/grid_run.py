@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from fedhql.experiments.plan import read_states
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.federation import RoundFigures
+from fedhql.federation.attacks import attack_number
 from fedhql.results.checkpoints import Checkpoints
 from fedhql.results.files import locked, whole_directory
 from fedhql.results.run_directory import Cell, RunDirectory
@@ -242,6 +244,17 @@ def _lanes(env_id: str) -> Lanes:
     return EnvPoolLanes(env_id)
 
 
+def _numbers(of_arm: ExperimentSettings, rules: Sequence[str]) -> dict[str, Any]:
+    """By the names of `ArmNumbers`, among others; None where a rule has no such number."""
+    federation, attack = of_arm.federation, of_arm.attack
+    return federation.model_dump() | {
+        "rule": rules.index(federation.rule),
+        "carry_over": federation.carry_over,
+        "attack": attack_number(attack.name),
+        "attackers": attack.attackers,
+    }
+
+
 def build_grid(
     settings: ExperimentSettings,
     cells: Sequence[Cell],
@@ -251,9 +264,10 @@ def build_grid(
     backwards: bool = False,
 ) -> Grid:
     """Lanes in the cells' order, of which those that federate must come first."""
-    federations = [settings_of_arm(settings, cell.arm).federation for cell in cells]
-    arms = [f for f, cell in zip(federations, cells, strict=True) if federates(cell.arm)]
-    rules = tuple(dict.fromkeys(arm.rule for arm in arms))
+    of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
+    federated = [s for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
+    rules = tuple(dict.fromkeys(s.federation.rule for s in federated))
+    arms = [_numbers(s, rules) for s in federated]
     N = len(settings.agents)
     return Grid(
         [DqnSettings(**agent.options).config() for agent in settings.agents],
@@ -266,21 +280,19 @@ def build_grid(
             dtype=np.uint32,
         ),
         ArmNumbers(
-            **{
-                field: jnp.array([getattr(arm, field) or 0 for arm in arms], dtype=dtype)
-                for field, dtype in zip(ArmNumbers._fields, "fffffii", strict=False)
-            },
-            rule=jnp.array([rules.index(arm.rule) for arm in arms], dtype=jnp.int32),
-            carry_over=jnp.array([arm.carry_over for arm in arms], dtype=bool),
+            *(
+                jnp.array([arm[field] or 0 for arm in arms], dtype=dtype)
+                for field, dtype in zip(ArmNumbers._fields, "fffffiii?ii", strict=True)
+            )
         ),
         rules=rules,
         discount=settings.environment.discount,
         phase_env_steps=min(
-            federations[0].self_learning_env_steps, settings.budget.env_steps_per_agent
+            of_arms[0].federation.self_learning_env_steps, settings.budget.env_steps_per_agent
         ),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
-        all_actions=federations[0].all_actions,
+        all_actions=of_arms[0].federation.all_actions,
         backwards=backwards,
         on_self_learned=on_self_learned,
     )

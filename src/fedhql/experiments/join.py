@@ -17,7 +17,7 @@ from fedhql.environments.twins import twin_of
 from fedhql.errors import AgentRefused, SettingsError, SpacesDiffer
 from fedhql.experiments.explain import explain
 from fedhql.experiments.jax_setup import prepare_jax
-from fedhql.experiments.settings import toml_value
+from fedhql.experiments.overrides import toml_value
 from fedhql.results.files import write_atomically
 
 if TYPE_CHECKING:

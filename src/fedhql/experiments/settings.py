@@ -6,13 +6,23 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.cluster.resources import Resources
 from fedhql.errors import SettingsError
 from fedhql.experiments.explain import explain
+from fedhql.experiments.overrides import apply_override
 from fedhql.federation import RULES
+from fedhql.federation.attacks import ATTACKS
 
 
 class _Section(BaseModel):
@@ -93,6 +103,21 @@ class AgentSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
+class AttackSettings(_Section):
+    """Agents that lie to the server, to see what its rule withstands; for experiments only."""
+
+    name: Literal["nan", "huge", "sign-flip", "noise", "collude", "stealthy"] | None = None
+    """What they answer."""
+    attackers: NonNegativeInt = 0
+    """How many: the last of the agents. They learn and are evaluated like the others."""
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _word(cls, name: Any) -> Any:
+        """TOML takes a bare nan for a number."""
+        return "nan" if isinstance(name, float) and name != name else name
+
+
 class TaskSettings(_Section):
     """What is learned and how it is federated, whoever the agents are."""
 
@@ -109,6 +134,7 @@ class TaskSettings(_Section):
 class ExperimentSettings(TaskSettings):
     """A whole experiment."""
 
+    attack: AttackSettings = AttackSettings()
     agents: tuple[AgentSettings, ...] = ()
 
     @property
@@ -124,7 +150,7 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
     settings = parse(text, overrides, ExperimentSettings)
     if not settings.agents:
         raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
-    if wrong := wrong_trim(settings.federation, len(settings.agents)):
+    if wrong := wrong_for(settings):
         raise SettingsError(wrong)
     agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
     return settings.model_copy(update={"agents": agents})
@@ -136,7 +162,7 @@ def parse(text: str, overrides: Sequence[str], model: type[Settings]) -> Setting
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"not a TOML file: {error}") from error
     for override in overrides:
-        _apply(content, override)
+        apply_override(content, override)
     try:
         settings = model.model_validate(content)
     except ValidationError as error:
@@ -228,6 +254,28 @@ def contradiction(federation: FederationSettings) -> str | None:
     return None
 
 
+def wrong_for(settings: ExperimentSettings) -> str | None:
+    """What contradicts the number of agents."""
+    agents = len(settings.agents)
+    return wrong_trim(settings.federation, agents) or wrong_attack(settings.attack, agents)
+
+
+def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
+    """A name and a number belong together, and somebody must be honest."""
+    if attack.attackers and attack.name is None:
+        allowed = ", ".join(ATTACKS)
+        return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
+    if attack.name is not None and not 1 <= attack.attackers < agents:
+        allowed = (
+            f"1 to {agents - 1} of {agents} agents" if agents > 1 else "none of a single agent"
+        )
+        return (
+            f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "
+            f"{allowed}"
+        )
+    return None
+
+
 def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
     """It must cut somebody and leave somebody, of so many."""
     trim, most = federation.trim, (agents - 1) // 2
@@ -238,44 +286,6 @@ def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents
     cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
     allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
     return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
-
-
-def _apply(content: dict[str, Any], override: str) -> None:
-    """`federation.exploration=3`; `agents.3.hidden=[8]` for agent3, `agents.hidden=[8]` for all."""
-    key, equals, text = override.partition("=")
-    path = key.strip().split(".")
-    if not equals or len(path) < 2:
-        raise SettingsError(f"--set {override!r}: write section.key=value")
-    value = toml_value(text.strip())
-    if path[0] == "agents":
-        agents = content.get("agents", [])
-        if not isinstance(agents, list):
-            raise SettingsError("agents: write [[agents]], with two brackets, once for each agent")
-        if path[1].isdigit():
-            if not 1 <= int(path[1]) <= len(agents) or len(path) < 3:
-                raise SettingsError(
-                    f"--set {override!r}: write agents.N.key=value, N from 1 to {len(agents)}"
-                )
-            agents, path = [agents[int(path[1]) - 1]], path[1:]
-        for agent in agents:
-            _put(agent, path[1:], value)
-    else:
-        _put(content, path, value)
-
-
-def _put(table: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for name in path[:-1]:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise SettingsError(f"--set: {name} is a value, not a section")
-    table[path[-1]] = value
-
-
-def toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text  # a bare word is a string, as on any command line
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedhql.experiments.places import Place
 from fedhql.experiments.presets import preset_text
 from fedhql.experiments.run import Display, run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.federation.attacks import ATTACKS
 from fedhql.results.arms import FEDHQL, INDEPENDENT
 from fedhql.results.run_directory import Cell, RunDirectory
 
@@ -41,6 +42,16 @@ ABLATIONS: dict[str, Sequence[str]] = {
     "target-interval-10000": ("agents.target_update_interval=10000",),
     "learning-starts-1000": ("agents.learning_starts=1000",),
 }
+# Every rule against every attack. Not bernstein: its centre is mean-std's, and so are its actions
+# with c = 2.5 and five answers.
+ATTACKED_RULES: dict[str, Sequence[str]] = {
+    "mean-std": (),
+    "median-mad": ("federation.rule=median-mad",),
+    "trimmed-1": ("federation.rule=trimmed", "federation.trim=1"),
+    "trimmed-2": ("federation.rule=trimmed", "federation.trim=2"),
+    "bellman-weighted": ("federation.rule=bellman-weighted",),
+}
+ATTACKED_ARMS = tuple(f"attack={attack},attackers={k}" for k in (1, 2) for attack in ATTACKS)
 
 
 @dataclass(frozen=True)
@@ -51,12 +62,19 @@ class Suite:
     arms: Sequence[str] = ARMS
 
 
+def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
+    runs = {rule: ("cartpole-n5", changed) for rule, changed in rules.items()}
+    return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
+
+
 SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
     "paper": Suite({name: (name, ()) for name in PAPER}),
     "ablations": Suite(
         {name: ("cartpole-n5", changed) for name, changed in ABLATIONS.items()},
         arms=(INDEPENDENT, FEDHQL),
     ),
+    "attacks": _under_attack(ATTACKED_RULES),
+    **{f"attacks-{rule}": _under_attack({rule: of}) for rule, of in ATTACKED_RULES.items()},
 }
 
 

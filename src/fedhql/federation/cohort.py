@@ -115,7 +115,7 @@ def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
     return values
 
 
-def usable_answers(q: Sequence[Values]) -> Answers:
+def usable_answers(q: Sequence[NDArray[np.floating]]) -> Answers:
     """Leave out of this exchange whoever answered NaN or infinity."""
     finite = [bool(np.isfinite(values).all()) for values in q]
     members = tuple(n for n, usable in enumerate(finite) if usable)

@@ -1,8 +1,11 @@
 """The names of arms: what their files and columns are called, and how people read them.
 
 "independent": every agent alone. "fedhql": the federation as the settings say. Anything else is
-the federation with some of its settings changed: "exploration=3", "rule=trimmed,trim=1".
+the federation with some of its settings changed: "exploration=3", "rule=trimmed,trim=1", or with
+agents that lie: "attack=noise,attackers=1".
 """
+
+import math
 
 INDEPENDENT, FEDHQL = "independent", "fedhql"
 SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
@@ -19,15 +22,16 @@ def changes(arm: str) -> dict[str, str]:
 def order(arm: str) -> tuple[int, list[tuple[str, float, str]]]:
     """Independent first, then the settings' own federation, then the others by their values."""
     rank = {INDEPENDENT: 0, FEDHQL: 1}.get(arm, 2)
-    return rank, [(key, *_sortable(value)) for key, value in changes(arm).items()]
+    return rank, [(key, *_number_or_word(value)) for key, value in changes(arm).items()]
 
 
-def _sortable(value: str) -> tuple[float, str]:
-    """Numbers by their size, words by their letters."""
+def _number_or_word(value: str) -> tuple[float, str]:
+    """So that both can be sorted; a word, such as nan, is no number here."""
     try:
-        return float(value), ""
+        number = float(value)
     except ValueError:
-        return 0.0, value
+        return math.inf, value
+    return (number, "") if math.isfinite(number) else (math.inf, value)
 
 
 def label(arm: str) -> str:
