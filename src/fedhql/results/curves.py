@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.arms import FEDHQL, INDEPENDENT, label, order
+from fedhql.results.arms import FEDHQL, INDEPENDENT, changes, label, order, without_attack
 from fedhql.results.records import EvaluationRow
 from fedhql.results.run_directory import Cell
 
@@ -98,13 +98,25 @@ class Run:
         if arm == INDEPENDENT:
             return "DQN alone" if self._only_dqn() else "alone"
         federation = self.settings["federation"]
-        if arm == FEDHQL and federation.get("rule") == "mean-std":
-            return f"FedHQL, λ = {federation['exploration']:g}"
-        return label(arm) if arm == FEDHQL else f"FedHQL, {label(arm)}"
+        attack, clean = self.attack(arm), without_attack(arm)
+        lies = f", {attack[1]} × {attack[0]}" if attack else ""
+        if clean == FEDHQL and federation.get("rule") == "mean-std":
+            return f"FedHQL, λ = {federation['exploration']:g}{lies}"
+        return (label(clean) if clean == FEDHQL else f"FedHQL, {label(clean)}") + lies
+
+    def attack(self, arm: str) -> tuple[str, int] | None:
+        """What the last agents of an arm answer instead of the truth, and how many they are."""
+        own: dict[str, Any] = {} if arm == INDEPENDENT else self.settings.get("attack", {})
+        changed = changes(arm)
+        name = changed.get("attack", own.get("name", ""))
+        attackers = int(changed.get("attackers", own.get("attackers", 0)))
+        return (name, attackers) if attackers else None
 
     def exploration(self, arm: str) -> float | None:
         """λ of an arm that differs in nothing else; the Bernstein rule has none."""
         federation = self.settings["federation"]
+        if self.attack(arm):
+            return None
         if arm == FEDHQL:
             own: float = federation["exploration"]
             return own if federation.get("rule") == "mean-std" else None
