@@ -125,15 +125,16 @@ def test_a_table_for_each_number_of_attackers() -> None:
     found = attack_scores([mean_std, trimmed], np.random.default_rng(0), at=1.0, level=0.8)
     one, two = attack_tables(found, 0.8)
     assert (one.title, two.title) == ("1 attacker", "2 attackers")
-    assert one.header == ("run", "rule", "alone", "nobody lies", "noise")
+    assert "at 100 env steps per agent" in one.note
+    assert one.header == ("rule", "alone", "nobody lies", "noise")
     assert one.rows == [
-        ("paper", "mean-std", "25 [25, 25]", "250 [150, 350]", "225 [135, 315] / 225 (90%)"),
-        ("cut", "trimmed, trim = 1", "-", "250 [150, 350]", "225 [135, 315] / 225 (90%)"),
+        ("mean-std", "25 [25, 25]", "250 [150, 350]", "225 [135, 315] / 225 (90%)"),
+        ("trimmed, trim = 1", "-", "250 [150, 350]", "225 [135, 315] / 225 (90%)"),
     ]
-    assert two.header[4:] == ("nan", "noise")
+    assert two.header[3:] == ("nan", "noise")
     (row,) = two.rows
-    assert row[4] == "30 [30, 30] / 30 (30%) ▼"
-    assert row[5].endswith("(95%)")
+    assert row[3] == "30 [30, 30] / 30 (30%) ▼"
+    assert row[4].endswith("(95%)")
     lines = list(csv.DictReader(StringIO(attack_csv(found))))
     assert [(line["run"], line["attack"], line["attackers"]) for line in lines] == [
         ("paper", "nan", "2"),
@@ -147,6 +148,14 @@ def test_a_table_for_each_number_of_attackers() -> None:
         "0.9",
     )
     assert (lines[3]["alone_best"], lines[3]["clean_best"]) == ("", "250")
+
+
+def test_two_runs_of_one_rule_are_told_apart() -> None:
+    found = attack_scores(
+        [run_of(ARMS, "one"), run_of(ARMS, "other")], np.random.default_rng(0), at=1.0, level=0.8
+    )
+    first, _ = attack_tables(found, 0.8)
+    assert [row[0] for row in first.rows] == ["one: mean-std", "other: mean-std"]
 
 
 def test_a_report_has_them_where_there_are_attacks(tmp_path: Path) -> None:

@@ -25,11 +25,16 @@ class AttackScore:
     attack: str
     attackers: int
     seeds: int
+    consumed: float  # env steps per agent
     best: Estimate  # the paper's metric
     recent: Estimate  # mean of the last tenth of the evaluations
     clean: Estimate | None  # best of the same agents where nobody lies; None: not run
     alone: Estimate | None
     share: float | None  # of clean, in seeds both have; None: not run, or nothing above 0
+
+    @property
+    def row(self) -> tuple[str, str]:
+        return self.run, self.rule
 
     @property
     def withstood(self) -> bool:
@@ -77,6 +82,7 @@ def _score(
         attack=name,
         attackers=attackers,
         seeds=len(ours),
+        consumed=consumed,
         best=estimate(ours),
         recent=estimate(ours, 1),
         clean=estimate(clean) if clean else None,
@@ -99,27 +105,34 @@ def _rule(run: Run, arm: str) -> str:
     return f"{federation['rule']}{trim}{f', {label(arm)}' if arm != FEDHQL else ''}"
 
 
+def row_names(scores: Sequence[AttackScore]) -> dict[tuple[str, str], str]:
+    """By their rules, in the runs' order; by the run as well where two have the same rule."""
+    rows = dict.fromkeys(score.row for score in scores)
+    rules = [rule for _, rule in rows]
+    return {(run, rule): f"{run}: {rule}" if rules.count(rule) > 1 else rule for run, rule in rows}
+
+
 def attack_tables(scores: Sequence[AttackScore], level: float) -> list[Table]:
     """One for each number of attackers: rules down, attacks across."""
     note = (
         f"Max mean return [{level:.0%} bootstrap interval over seeds] / mean of the last 10 %, of "
-        "the honest agents; in brackets the share of what the same agents reach where nobody lies. "
-        f"▼: below {WITHSTOOD:.0%} of it."
+        "the honest agents, at {:,.0f} env steps per agent; in brackets the share of what the same "
+        f"agents reach where nobody lies. ▼: below {WITHSTOOD:.0%} of it."
     )
     tables = []
     for attackers in sorted({score.attackers for score in scores}):
         mine = [score for score in scores if score.attackers == attackers]
         attacks = list(dict.fromkeys(score.attack for score in mine))
         rows = []
-        for key in dict.fromkeys((score.run, score.rule) for score in mine):
-            of_rule = {score.attack: score for score in mine if (score.run, score.rule) == key}
+        for key, name in row_names(mine).items():
+            of_rule = {score.attack: score for score in mine if score.row == key}
             first = next(iter(of_rule.values()))
             beside = (str(each or "-") for each in (first.alone, first.clean))
             cells = (_cell(of_rule[attack]) if attack in of_rule else "-" for attack in attacks)
-            rows.append((*key, *beside, *cells))
+            rows.append((name, *beside, *cells))
         title = f"{attackers} attacker{'s' * (attackers > 1)}"
-        header = ("run", "rule", "alone", "nobody lies", *attacks)
-        tables.append(Table(title, header, rows, words=2, note=note))
+        header = ("rule", "alone", "nobody lies", *attacks)
+        tables.append(Table(title, header, rows, note=note.format(mine[0].consumed)))
     return tables
 
 
@@ -132,7 +145,7 @@ def attack_csv(scores: Sequence[AttackScore]) -> str:
     text = StringIO()
     file = csv.writer(text, lineterminator="\n")
     estimates = [f"{name}{end}" for name in ("best", "recent") for end in ("", "_low", "_high")]
-    of = ("run", "rule", "attack", "attackers", "seeds")
+    of = ("run", "rule", "attack", "attackers", "seeds", "consumed")
     file.writerow((*of, *estimates, "clean_best", "alone_best", "share_of_clean"))
     for score in scores:
         found = [(each.mean, each.low, each.high) for each in (score.best, score.recent)]

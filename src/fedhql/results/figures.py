@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from fedhql.results.arms import INDEPENDENT
-from fedhql.results.attacks import AttackScore, attack_scores
+from fedhql.results.attacks import AttackScore, attack_scores, row_names
 from fedhql.results.curves import Curve, Run
 from fedhql.results.objectives import Estimate, curves_until, welfare_of
 from fedhql.results.statistics import PAPER_LEVEL, bootstrap_band, performance_profile
@@ -32,7 +32,7 @@ Style = tuple[str, Any]  # colour, linestyle
 POINTS = 200  # of a drawn curve
 BAND_RESAMPLES = 1_000  # of a band, at each of its points
 AGENTS_A_ROW = 5
-LEGEND_COLUMN = 2.4  # inches, the longest label's
+LEGEND_COLUMN, LEGEND_LETTER = 2.4, 0.1  # inches: the least, and of a longer label's letters
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
 BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
 MEASURES: dict[str, Callable[[Curve], Floats]] = {
@@ -187,30 +187,28 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
 def attacks_figure(scores: Sequence[AttackScore]) -> Figure:
     """Which share of their clean performance honest agents keep: rules down, attacks across."""
     counts = sorted({score.attackers for score in scores})
-    rules = list(dict.fromkeys((score.run, score.rule) for score in scores))
-    attacks = list(dict.fromkeys(score.attack for score in scores))
-    size = (1.1 * len(attacks) * len(counts) + 3.2, 0.7 * len(rules) + 1.6)
+    rows, attacks = row_names(scores), list(dict.fromkeys(score.attack for score in scores))
+    size = (0.85 * len(attacks) * len(counts) + 3, 0.55 * len(rows) + 1.6)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(counts), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, counts, strict=True):
-        shares = np.full((len(rules), len(attacks)), np.nan)
+        shares = np.full((len(rows), len(attacks)), np.nan)
         for score in (score for score in scores if score.attackers == count):
-            place = rules.index((score.run, score.rule)), attacks.index(score.attack)
-            shares[place] = np.nan if score.share is None else score.share
-            told = "-" if score.share is None else f"{score.share:.0%}"
-            # Light on the dark half of the colours; what a rule does not withstand stands out.
-            colour, weight = "black" if shares[place] > 0.5 else "white", "normal"
-            if not score.withstood:
-                weight = "bold"
-            text = f"{told}\n{score.best.mean:.4g}"
+            row, column = list(rows).index(score.row), attacks.index(score.attack)
+            share = shares[row, column] = np.nan if score.share is None else score.share
             axes.text(
-                *place[::-1], text, ha="center", va="center", size=8, color=colour, weight=weight
+                column,
+                row,
+                f"{'-' if score.share is None else f'{share:.0%}'}\n{score.best.mean:.4g}",
+                size=8,
+                ha="center",
+                va="center",
+                color="white" if share < 0.5 else "black",  # on the dark half of the colours
+                weight="normal" if score.withstood else "bold",
             )
         image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, aspect="auto")
         axes.set_xticks(range(len(attacks)), attacks, rotation=30, ha="right")
-        axes.set_yticks(
-            range(len(rules)), [run if run == rule else f"{run}\n{rule}" for run, rule in rules]
-        )
+        axes.set_yticks(range(len(rows)), list(rows.values()))
         axes.set_title(f"{count} attacker{'s' * (count > 1)}", fontsize=10)
     figure.colorbar(image, ax=panels.tolist(), label="share of the clean max mean return")
     return figure
@@ -272,7 +270,9 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
         entries = dict(zip(names, handles, strict=True)) | entries
-    columns = max(1, int(figure.get_figwidth() / LEGEND_COLUMN))
+    longest = max(map(len, entries), default=0)
+    width = max(LEGEND_COLUMN, LEGEND_LETTER * longest)
+    columns = max(1, int(figure.get_figwidth() / width))
     figure.legend(
         entries.values(), entries.keys(), loc="outside upper center", ncols=columns, frameon=False
     )
