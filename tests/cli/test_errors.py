@@ -57,6 +57,12 @@ def with_agents(directory: Path, *answers: str) -> Path:
             ["cartpole-n5", "--arm", "both"],
             "--arm both: 'both' is no change of the federation; allowed: independent, fedhql, or ",
         ),
+        (["cartpole-n5", "--attackers", "2"], "attack.attackers is 2: needs attack.name; allowed"),
+        (
+            ["cartpole-n5", "--attack", "nan"],
+            "attackers is 0, of attack.name = 'nan'; allowed: 1 to",
+        ),
+        (["cartpole-n5", "--attackers", "1", "--attack", "lie"], "attack.name: 'lie' is wrong"),
         (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
         (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, messages, compiled"),
         (["cartpole-n5", "--backbone", "tf"], "--backbone tf: allowed: dqn, sb3"),

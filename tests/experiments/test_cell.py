@@ -1,5 +1,5 @@
 import json
-import time
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
 from pathlib import Path
@@ -32,7 +32,7 @@ def finish(
         cell,
         RunDirectory(home),
         report=reports.append,
-        clock=time.monotonic,
+        clock=lambda: 0.0,  # no time is lost with checkpoints, so there is one after every round
         tensorboard=False,
         gather=gather,
     )
@@ -93,7 +93,7 @@ def test_lost_agents_change_nothing(
     ]  # from the first step, so that values differ
     finish(tmp_path / "whole", gather_here, cell, rewarding)
     finish(tmp_path / "disturbed", losing(iter([1, 2, None])), cell, rewarding)
-    assert caplog.text.count("agents were lost; it goes on from round-") == 2
+    assert re.findall(r"agents were lost; it goes on from round-0*(\d)", caplog.text) == ["0", "1"]
     for name in ("evaluations.csv", "federation.csv"):
         assert rows(tmp_path / "disturbed", cell, name) == rows(tmp_path / "whole", cell, name)
 

@@ -28,6 +28,7 @@ from fedhql.experiments.on_ray import OnRay
 from fedhql.experiments.places import Place
 from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
+from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
 from fedhql.results.figures import draw_figures
@@ -140,13 +141,18 @@ def report(
         ),
     ] = None,
     level: Level = PAPER_LEVEL,
+    at: Annotated[
+        float,
+        typer.Option(metavar="F", help="Of the budget: where arms under attack are compared."),
+    ] = 1.0,
 ) -> None:
     """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
     _require_level(level)
+    if not 0 < at <= 1:
+        raise SettingsError(f"--at {at:g}: allowed: above 0, at most 1")
     console = Console()
-    _say_where(
-        console, _report(load_runs(*directories), out or directories[0] / "report", level, console)
-    )
+    out = out or directories[0] / "report"
+    _say_where(console, _report(load_runs(*directories), out, level, console, at))
 
 
 def compare(
@@ -191,11 +197,15 @@ def archive(
         typer.echo(f"wrote {home}")
 
 
-def _report(runs: Sequence[Run], out: Path, level: float, console: Console) -> Path:
+def _report(
+    runs: Sequence[Run], out: Path, level: float, console: Console, at: float = 1.0
+) -> Path:
     for run in runs:
         _print(console, welfare_table(run, _rng(), level), run.name)
-    draw_figures(runs, out.parent / "figures", _rng())
-    page, _ = write_report(runs, out, _rng(), level=level)
+    for table in attack_tables(attack_scores(runs, _rng(), at=at, level=level), level):
+        _print(console, table)
+    draw_figures(runs, out.parent / "figures", _rng(), attacks_at=at)
+    page, *_ = write_report(runs, out, _rng(), level=level, at=at)
     return page
 
 

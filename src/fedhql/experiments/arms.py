@@ -13,10 +13,10 @@ from fedhql.experiments.settings import (
     wrong_for,
 )
 from fedhql.federation import RULES
-from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
+from fedhql.results.arms import ATTACK, FEDHQL, INDEPENDENT, changes
 
 KEYS = tuple(FederationSettings.model_fields)
-ATTACK = {"attack": "name", "attackers": "attackers"}  # an arm's key -> the setting
+LIES = dict(zip(ATTACK, ("name", "attackers"), strict=True))  # an arm's key -> the setting
 Section = TypeVar("Section", bound=BaseModel)
 
 
@@ -24,7 +24,7 @@ def require_arm(settings: ExperimentSettings, arm: str) -> str:
     """The name as its files have it, or an error that says what is allowed."""
     of_arm, changed = settings_of_arm(settings, arm), changes(arm)
     values = {key: getattr(of_arm.federation, key) for key in KEYS}
-    values |= {key: getattr(of_arm.attack, name) for key, name in ATTACK.items()}
+    values |= {key: getattr(of_arm.attack, name) for key, name in LIES.items()}
     named = (f"{key}={_text(value)}" for key, value in values.items() if key in changed)
     return ",".join(named) or arm
 
@@ -33,7 +33,7 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     """The experiment with what this arm changes of its federation, or of the attack on it."""
     if arm in (INDEPENDENT, FEDHQL):
         return settings
-    changed, keys = changes(arm), (*KEYS, *ATTACK)
+    changed, keys = changes(arm), (*KEYS, *LIES)
     if unknown := [key for key, value in changed.items() if key not in keys or not value]:
         raise SettingsError(
             f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
@@ -42,7 +42,7 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     if len(changed) < arm.count(",") + 1:
         raise SettingsError(f"--arm {arm}: every key once")
     federation = {key: value for key, value in changed.items() if key in KEYS}
-    lies = {name: changed[key] for key, name in ATTACK.items() if key in changed}
+    lies = {name: changed[key] for key, name in LIES.items() if key in changed}
     try:
         of_arm = settings.model_copy(
             update={

@@ -8,6 +8,7 @@ agents that lie: "attack=noise,attackers=1".
 import math
 
 INDEPENDENT, FEDHQL = "independent", "fedhql"
+ATTACK = ("attack", "attackers")  # what an arm calls them
 SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
 
 
@@ -17,6 +18,12 @@ def changes(arm: str) -> dict[str, str]:
         return {}
     pairs = (part.partition("=") for part in arm.split(","))
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def without_attack(arm: str) -> str:
+    """The same arm when nobody lies."""
+    kept = {key: value for key, value in changes(arm).items() if key not in ATTACK}
+    return ",".join(f"{key}={value}" for key, value in kept.items()) or FEDHQL
 
 
 def order(arm: str) -> tuple[int, list[tuple[str, float, str]]]:

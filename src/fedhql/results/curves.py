@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.arms import FEDHQL, INDEPENDENT, changes, label, order
+from fedhql.results.arms import FEDHQL, INDEPENDENT, changes, label, order, without_attack
 from fedhql.results.records import EvaluationRow
 from fedhql.results.run_directory import Cell
 
@@ -99,17 +99,29 @@ class Run:
         if arm == INDEPENDENT:
             return "DQN alone" if self._only_dqn() else "alone"
         federation = self.settings["federation"]
-        own = [] if arm == FEDHQL else [label(arm)]
-        if arm == FEDHQL and federation.get("rule") == "mean-std":
+        attack, clean = self.attack(arm), without_attack(arm)
+        own = [] if clean == FEDHQL else [label(clean)]
+        if clean == FEDHQL and federation.get("rule") == "mean-std":
             own = [f"λ = {federation['exploration']:g}"]
+        changed = changes(clean)
+        words = [federation[key] for key in PAPERS if key in federation and key not in changed]
+        past = [word for word in words if word not in PAPERS.values()]
+        lies = [f"{attack[1]} × {attack[0]}"] if attack else []
+        return ", ".join(["FedHQL", *own, *past, *lies])
+
+    def attack(self, arm: str) -> tuple[str, int] | None:
+        """What the last agents of an arm answer instead of the truth, and how many they are."""
+        own: dict[str, Any] = {} if arm == INDEPENDENT else self.settings.get("attack", {})
         changed = changes(arm)
-        past = [federation[key] for key in PAPERS if key in federation and key not in changed]
-        return ", ".join(["FedHQL", *own, *(word for word in past if word not in PAPERS.values())])
+        name = changed.get("attack", own.get("name", ""))
+        attackers = int(changed.get("attackers", own.get("attackers", 0)))
+        return (name, attackers) if attackers else None
 
     def exploration(self, arm: str) -> float | None:
         """λ of an arm that is the paper's in everything else."""
         federation = self.settings["federation"]
-        if any(federation.get(key, papers) != papers for key, papers in PAPERS.items()):
+        past = any(federation.get(key, papers) != papers for key, papers in PAPERS.items())
+        if past or self.attack(arm):
             return None
         if arm == FEDHQL:
             own: float = federation["exploration"]

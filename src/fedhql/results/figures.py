@@ -12,9 +12,10 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from fedhql.results.arms import INDEPENDENT
+from fedhql.results.attacks import AttackScore, attack_scores, row_names
 from fedhql.results.curves import Curve, Run
 from fedhql.results.objectives import Estimate, curves_until, welfare_of
-from fedhql.results.statistics import bootstrap_band, performance_profile
+from fedhql.results.statistics import PAPER_LEVEL, bootstrap_band, performance_profile
 
 Floats = NDArray[np.float64]
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
@@ -25,13 +26,13 @@ FEDERATED_STYLES = [
     ("#CC79A7", (0, (5, 1))),
     ("#E69F00", (0, (3, 1, 1, 1))),
     ("#56B4E9", (0, (1, 1))),
-    ("#000000", "-"),
+    ("#000000", (0, (8, 2, 1, 2))),
 ]
 Style = tuple[str, Any]  # colour, linestyle
 POINTS = 200  # of a drawn curve
 BAND_RESAMPLES = 1_000  # of a band, at each of its points
 AGENTS_A_ROW = 5
-LEGEND_COLUMN = 2.4  # inches, the longest label's
+LEGEND_COLUMN, LEGEND_LETTER = 2.4, 0.1  # inches: the least, and of a longer label's letters
 X_LABEL = "budget consumed per agent (env steps, server's share included)"
 BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
 MEASURES: dict[str, Callable[[Curve], Floats]] = {
@@ -40,8 +41,10 @@ MEASURES: dict[str, Callable[[Curve], Floats]] = {
 }
 
 
-def draw_figures(runs: Sequence[Run], home: Path, rng: np.random.Generator) -> list[Path]:
-    """Write welfare, agents, exploration (of λ) and profile, as PNG and SVG."""
+def draw_figures(
+    runs: Sequence[Run], home: Path, rng: np.random.Generator, *, attacks_at: float = 1.0
+) -> list[Path]:
+    """Write welfare, agents, profile, exploration (of λ) and attacks, as PNG and SVG."""
     runs = [run for run in runs if run.arms]
     if not runs:
         return []
@@ -56,6 +59,8 @@ def draw_figures(runs: Sequence[Run], home: Path, rng: np.random.Generator) -> l
         }
         if any(len(_explorations(run)) > 1 for run in runs):
             figures["exploration"] = exploration_figure(runs, rng)
+        if scores := attack_scores(runs, rng, at=attacks_at, level=PAPER_LEVEL):
+            figures["attacks"] = attacks_figure(scores)
         return [path for name, figure in figures.items() for path in _save(figure, home / name)]
 
 
@@ -179,13 +184,48 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
     return figure
 
 
+def attacks_figure(scores: Sequence[AttackScore]) -> Figure:
+    """Which share of their clean performance honest agents keep: rules down, attacks across."""
+    counts = sorted({score.attackers for score in scores})
+    rows, attacks = row_names(scores), list(dict.fromkeys(score.attack for score in scores))
+    size = (0.85 * len(attacks) * len(counts) + 3, 0.55 * len(rows) + 1.6)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(counts), squeeze=False, sharey=True)[0]
+    for axes, count in zip(panels, counts, strict=True):
+        shares = np.full((len(rows), len(attacks)), np.nan)
+        for score in (score for score in scores if score.attackers == count):
+            row, column = list(rows).index(score.row), attacks.index(score.attack)
+            share = shares[row, column] = np.nan if score.share is None else score.share
+            axes.text(
+                column,
+                row,
+                f"{'-' if score.share is None else f'{share:.0%}'}\n{score.best.mean:.4g}",
+                size=8,
+                ha="center",
+                va="center",
+                color="white" if share < 0.5 else "black",  # on the dark half of the colours
+                weight="normal" if score.withstood else "bold",
+            )
+        image = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(len(attacks)), attacks, rotation=30, ha="right")
+        axes.set_yticks(range(len(rows)), list(rows.values()))
+        axes.set_title(f"{count} attacker{'s' * (count > 1)}", fontsize=10)
+    figure.colorbar(image, ax=panels.tolist(), label="share of the clean max mean return")
+    return figure
+
+
 Points = tuple[Floats, Floats]
 
 
 def styles(runs: Sequence[Run]) -> dict[str, Style]:
     """By label: runs with other arms share a legend, so that a label has one style in all."""
     federated = dict.fromkeys(run.label(arm) for run in runs for arm in run.federated_arms)
-    chosen = {name: FEDERATED_STYLES[n % len(FEDERATED_STYLES)] for n, name in enumerate(federated)}
+    kinds = len(FEDERATED_STYLES)
+    chosen = {
+        # When all have been used, the same colours with other dashes.
+        name: (FEDERATED_STYLES[n % kinds][0], FEDERATED_STYLES[(n + n // kinds) % kinds][1])
+        for n, name in enumerate(federated)
+    }
     return {run.label(INDEPENDENT): INDEPENDENT_STYLE for run in runs} | chosen
 
 
@@ -230,7 +270,9 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
         entries = dict(zip(names, handles, strict=True)) | entries
-    columns = max(1, int(figure.get_figwidth() / LEGEND_COLUMN))
+    longest = max(map(len, entries), default=0)
+    width = max(LEGEND_COLUMN, LEGEND_LETTER * longest)
+    columns = max(1, int(figure.get_figwidth() / width))
     figure.legend(
         entries.values(), entries.keys(), loc="outside upper center", ncols=columns, frameon=False
     )

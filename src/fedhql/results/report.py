@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
 from fedhql.results.figures import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
@@ -21,21 +22,29 @@ Panel = dict[str, Any]  # id, traces and layout of one plot
 
 
 def write_report(
-    runs: Sequence[Run], out: Path, rng: np.random.Generator, *, level: float
+    runs: Sequence[Run], out: Path, rng: np.random.Generator, *, level: float, at: float = 1.0
 ) -> list[Path]:
-    """`out`.html and `out`.md."""
-    claims = claims_table(check_claims(runs, rng))
+    """`out`.html and `out`.md; of attacks, at this share of the budget, also `out`-attacks.csv."""
+    scores = attack_scores(runs, rng, at=at, level=level)
+    first = [*attack_tables(scores, level), claims_table(check_claims(runs, rng))]
     tables = [run_tables(run, rng, level) for run in runs]
     title = "FedHQL: " + ", ".join(run.name for run in runs)
-    page, text = (out.with_name(f"{out.name}{suffix}") for suffix in (".html", ".md"))
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, _html(title, runs, claims, tables, rng))
-    write_atomically(text, _markdown(title, runs, claims, tables))
-    return [page, text]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = {
+        ".html": _html(title, runs, first, tables, rng),
+        ".md": _markdown(title, runs, first, tables),
+    }
+    if scores:
+        written["-attacks.csv"] = attack_csv(scores)
+    for suffix, text in written.items():
+        write_atomically(out.with_name(f"{out.name}{suffix}"), text)
+    return [out.with_name(f"{out.name}{suffix}") for suffix in written]
 
 
-def _markdown(title: str, runs: Sequence[Run], claims: Table, tables: Sequence[list[Table]]) -> str:
-    parts = [f"# {title}\n", claims.markdown()]
+def _markdown(
+    title: str, runs: Sequence[Run], first: Sequence[Table], tables: Sequence[list[Table]]
+) -> str:
+    parts = [f"# {title}\n", *(table.markdown() for table in first)]
     for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
         parts += [table.markdown() for table in of_run]
@@ -45,12 +54,12 @@ def _markdown(title: str, runs: Sequence[Run], claims: Table, tables: Sequence[l
 def _html(
     title: str,
     runs: Sequence[Run],
-    claims: Table,
+    first: Sequence[Table],
     tables: Sequence[list[Table]],
     rng: np.random.Generator,
 ) -> str:
     panels: list[Panel] = []
-    body = [f"<h1>{escape(title)}</h1>", claims.html(), _toggles(runs)]
+    body = [f"<h1>{escape(title)}</h1>", *(table.html() for table in first), _toggles(runs)]
     chosen = styles(runs)
     for number, (run, of_run) in enumerate(zip(runs, tables, strict=True)):
         wide, small = _panels(run, f"run{number}", chosen, rng)
