@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedhql.secure import masks
-from fedhql.secure.fixed_point import LARGEST_ERROR, FixedPoint
+from fedhql.secure.fixed_point import LARGEST_ERROR, LEAST_MEMBERS, FixedPoint
 from fedhql.secure.masks import Identity, Masker, NotTheSum, UnsafeToMask, unmasked_sum
 
 FEDERATION = "a federation"
@@ -62,7 +62,7 @@ def test_sums_are_right_whoever_drops_out_in_whatever_order(
     left, leaving = {name: masker(name) for name in NAMES}, list(order)
     for number, how_many in enumerate((0, *pace), start=1):
         for _ in range(how_many):
-            if len(left) > masks.LEAST_MEMBERS:
+            if len(left) > LEAST_MEMBERS:
                 del left[leaving.pop()]
         fixed = FixedPoint(len(left), BOUND)
         words = {name: fixed.encoded(q[name]) for name in left}

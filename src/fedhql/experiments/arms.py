@@ -3,17 +3,17 @@
 from pydantic import ValidationError
 
 from fedhql.errors import SettingsError
+from fedhql.experiments.contradictions import contradiction, wrong_trim
 from fedhql.experiments.explain import explain
-from fedhql.experiments.settings import (
-    ExperimentSettings,
-    FederationSettings,
-    contradiction,
-    wrong_trim,
-)
+from fedhql.experiments.settings import ExperimentSettings, FederationSettings
 from fedhql.results.arms import FEDHQL, INDEPENDENT, changes
 
 WORDS = ("rule", "broadcast", "server_environments")
-NUMBERS = [name for name in FederationSettings.model_fields if name not in WORDS]
+NUMBERS = [
+    name
+    for name in FederationSettings.model_fields
+    if name not in WORDS and not name.startswith("secure_")
+]
 
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:

@@ -11,7 +11,8 @@ from pydantic import NonNegativeInt
 
 from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import SettingsError
-from fedhql.experiments.settings import TaskSettings, differing_keys, parse, wrong_trim
+from fedhql.experiments.contradictions import wrong_trim
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse
 from fedhql.remote.journal import Journal
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.cluster.resources import Resources
 from fedhql.errors import SettingsError
+from fedhql.experiments.contradictions import contradiction, wrong_secure, wrong_trim
 from fedhql.experiments.explain import explain
-from fedhql.federation import RULES
 
 
 class _Section(BaseModel):
@@ -54,6 +54,10 @@ class FederationSettings(_Section):
     """K, between two federation rounds"""
     server_environments: Literal["reset", "carry-over"] = "reset"
     """At a round's start: all begin anew, or only those whose episode had ended."""
+    secure_aggregation: bool = False
+    """The server sees sums over agents, and no agent's own values."""
+    secure_value_bound: float = Field(1e6, gt=0, le=1e30)
+    """Of secure_aggregation: no agent answers with a larger value. The smaller, the finer sums."""
 
     @property
     def carry_over(self) -> bool:
@@ -124,7 +128,8 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
     settings = parse(text, overrides, ExperimentSettings)
     if not settings.agents:
         raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
-    if wrong := wrong_trim(settings.federation, len(settings.agents)):
+    federation, N = settings.federation, len(settings.agents)
+    if wrong := wrong_trim(federation, N) or wrong_secure(federation, N):
         raise SettingsError(wrong)
     agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
     return settings.model_copy(update={"agents": agents})
@@ -211,33 +216,6 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
         raise SettingsError(explain(error, known, f"agents.{number}.")) from error
     resolved = options.model_dump(mode="json")
     return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
-
-
-def contradiction(federation: FederationSettings) -> str | None:
-    """Numbers that the rule lacks, or has no use for."""
-    rule, numbers = federation.rule, RULES[federation.rule][1]
-    for key in dict.fromkeys(key for _, keys in RULES.values() for key in keys):
-        value = getattr(federation, key)
-        if key in numbers and value is None:
-            return f"federation.rule = {rule!r} needs federation.{key} > 0"
-        # A run's settings have defaults written out, so a default contradicts nothing.
-        if key not in numbers and value != FederationSettings.model_fields[key].default:
-            others = ", ".join(repr(name) for name, (_, keys) in RULES.items() if key in keys)
-            no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
-            return f"federation.{key} is for rule = {others}{no_lambda}"
-    return None
-
-
-def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
-    """It must cut somebody and leave somebody, of so many."""
-    trim, most = federation.trim, (agents - 1) // 2
-    if trim is None:
-        return None
-    if most < 1:
-        return f"federation.rule = 'trimmed' needs at least 3 {whose}; there are {agents}"
-    cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
-    allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
-    return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

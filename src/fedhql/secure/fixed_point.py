@@ -17,7 +17,7 @@ from fedhql.federation.moments import Moments
 Words = NDArray[np.uint64]
 
 LARGEST_ERROR = 2.0**-16  # of a sum, by the rounding of what is added
-VALUE_BOUND = 1e6  # unless somebody says another
+LEAST_MEMBERS = 3  # of two, each would know the other's values from the sum
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,17 @@ def most_members(value_bound: float) -> int:
     """So many can be added up with no larger error than `LARGEST_ERROR`; 0: not even one."""
     # How many stand before the first that does not fit.
     return bisect_left(range(1, 2**20), True, key=lambda n: not _fits(n, value_bound))
+
+
+def wrong_size(members: int, value_bound: float, whose: str) -> str | None:
+    """Why so many cannot be added up securely and precisely; in words for settings."""
+    secure, most = "federation.secure_aggregation", most_members(value_bound)
+    if most < LEAST_MEMBERS:
+        return f"{secure} with values up to {value_bound:g}, which leave no room for fractions"
+    if LEAST_MEMBERS <= members <= most:
+        return None
+    allowed = f"{LEAST_MEMBERS} to {most}, for values up to {value_bound:g}"
+    return f"{secure} with {members} {whose}; allowed: {allowed}"
 
 
 def _fits(members: int, value_bound: float) -> bool:

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from fedhql.secure.fixed_point import Words
+from fedhql.secure.fixed_point import LEAST_MEMBERS, Words
 
-LEAST_MEMBERS = 3  # of two, each would know the other's values from the sum
 Identity = tuple[int, int]  # of an exchange: the server's epoch and a number in it
 Cohort = Mapping[str, bytes]  # public keys by name
 _UNIT = np.uint64(0x9E3779B97F4A7C15)  # odd; 2^64 divided by the golden ratio
