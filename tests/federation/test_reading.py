@@ -15,7 +15,7 @@ from fedhql.federation.reading import reading_of
 NAMES = ("ann", "bob", "cyd", "dan", "eve")
 NUMBERS = SimpleNamespace(exploration=3.0, bound=2.0, confidence=0.7, trim=1)
 q_values = hnp.arrays(np.float64, (5, 4, 3), elements=st.floats(-100, 100))
-CLOSE = {"rtol": 1e-9, "atol": 1e-6}
+CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-6}
 
 
 @pytest.mark.parametrize("name", OF_SUMS)
