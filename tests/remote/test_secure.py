@@ -17,6 +17,7 @@ from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.served import read_served_settings
 from fedhql.experiments.settings import read_settings
 from fedhql.federation import Budget, InProcessCohort
+from fedhql.remote import keys, masking
 from fedhql.remote.hub import Hub
 from fedhql.remote.session import Session
 from fedhql.remote.wire import unpack
@@ -262,9 +263,7 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
     other = authority.make(NAMES[1])
-    from fedhql.remote import masking
-
-    real = masking.masking_key
+    real = keys.masking_key
 
     async def run() -> None:
         async with serving(tmp_path / "home", small(), credentials=shown) as server:
