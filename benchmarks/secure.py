@@ -4,6 +4,7 @@ An exchange is one question to all members and all their answers, 128 CartPole s
 from the server's event loop, and for both kinds it ends with the mean and the deviation that
 FedUCB scores by. The two take turns in one run; each process has a member of either kind. The
 floor is what the masks alone take: encoding and masking one answer, adding up and decoding all.
+Then how far deviations from sums are from those of the values themselves.
 """
 
 import argparse
@@ -181,6 +182,15 @@ def floor(count: int, repeats: int) -> dict[str, float]:
     }
 
 
+def precision(bound: float, spread: float) -> dict[str, float]:
+    """Of the deviation of five members' values about 100."""
+    rng, fixed = np.random.default_rng(0), FixedPoint(5, bound)
+    q_NBA = (100 + spread * rng.normal(size=(5, 1_000, 10))).astype(np.float32)
+    words = np.stack([fixed.encoded(q_BA) for q_BA in q_NBA]).sum(axis=0, dtype=np.uint64)
+    ours, plain = (np.sqrt(each.variance()) for each in (fixed.moments(words), moments(q_NBA)))
+    return {"bound": bound, "spread": spread, "largest_error": float(np.abs(ours - plain).max())}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", default="5,15")
@@ -196,9 +206,14 @@ def main() -> None:
         row = asyncio.run(exchanges(count, chosen.repeats)) | floor(count, chosen.repeats)
         rows.append(row)
         print("  ".join(f"{row[key]:>{len(key)}.4g}" for key in shown), flush=True)
+    found = [precision(bound, spread) for bound in (1e6, 1e4, 1e3) for spread in (1e-3, 0.1, 10.0)]
+    print("bound  spread  largest error of a deviation")
+    for each in found:
+        print(f"{each['bound']:<5g}  {each['spread']:<6g}  {each['largest_error']:.2g}")
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    results = {"machine": machine, "exchanges": rows, "precision": found}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"machine": machine, "exchanges": rows}, indent=2) + "\n")
+    chosen.out.write_text(json.dumps(results, indent=2) + "\n")
     print(f"written: {chosen.out}")
 
 
