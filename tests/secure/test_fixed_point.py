@@ -41,9 +41,11 @@ def test_sums_are_the_exact_ones_within_two_to_the_minus_sixteen(q_NBA: Any) -> 
         assert abs(square - sum(q * q for q in plain)) <= LARGEST_ERROR
 
 
-@pytest.mark.parametrize("bound", [1.0, 37.5, 1e3, 1e6])
-def test_the_largest_values_of_the_largest_cohort_fit(bound: float) -> None:
-    N = min(most_members(bound), 1_000)
+@pytest.mark.parametrize("bound", [1.0, 37.5, 512.0, 1e3, 1e6])
+@pytest.mark.parametrize("N", [3, 4, 5, 16, 1_024])
+def test_the_largest_values_fit(bound: float, N: int) -> None:
+    """Also where members and bound are powers of two, and there is no room left at all."""
+    N = min(N, most_members(bound))
     for q in (bound, -bound):
         fixed = FixedPoint(N, bound)
         result = fixed.moments(summed(np.full((N, 1, 1), q, dtype=np.float32), fixed))

@@ -4,9 +4,10 @@ A member writes q and q² as whole numbers of 2^-bits. Numbers of all members ar
 neither sum can pass around, since the size of the cohort and of its values is known beforehand.
 """
 
-import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,12 @@ class FixedPoint:
     @property
     def value_bits(self) -> int:
         """Of the fraction of q. Sums have a sign, so they stay within 2^63 of zero."""
-        return _bits(2.0**63, self.members, self.value_bound)
+        return _bits(2**63, self.members, Fraction(self.value_bound))
 
     @property
     def square_bits(self) -> int:
         """Of the fraction of q². Sums are below 2^64."""
-        return _bits(2.0**64, self.members, self.value_bound**2)
+        return _bits(2**64, self.members, Fraction(self.value_bound) ** 2)
 
     @property
     def largest_error(self) -> float:
@@ -83,9 +84,15 @@ def _fits(members: int, value_bound: float) -> bool:
     return FixedPoint(members, value_bound).largest_error <= LARGEST_ERROR
 
 
-def _bits(room: float, members: int, largest: float) -> int:
-    """The most that keep `members` numbers up to `largest`, each rounded, within the room."""
-    return math.floor(math.log2((room / members - 1) / largest))
+@lru_cache
+def _bits(room: int, members: int, largest: Fraction) -> int:
+    """The most that keep `members` numbers up to `largest`, each rounded, within the room.
+
+    Exact, for both sides must come to the same, and one bit too many would be one lap too many.
+    """
+    most = (Fraction(room, members) - 1) / largest
+    near = most.numerator.bit_length() - most.denominator.bit_length()
+    return near if Fraction(2) ** near <= most else near - 1
 
 
 def unusable(q_BA: Values, value_bound: float) -> str | None:
