@@ -43,10 +43,10 @@ def secure(text: str) -> str:
     return text.replace("[federation]\n", SECURE)
 
 
-def small(names: tuple[str, ...] = NAMES, **service: Any) -> str:
+def small(budget: int = BUDGET, **service: Any) -> str:
     """As others are tried with, but secure."""
-    chosen = {"members": names, "start_with": len(names), "quorum": 3, "evaluate_every_rounds": 0}
-    return secure(federation(BUDGET, **{**chosen, **service}))
+    chosen = {"members": NAMES, "start_with": 4, "quorum": 3, "evaluate_every_rounds": 0}
+    return secure(federation(budget, **{**chosen, **service}))
 
 
 TASK = """
@@ -175,10 +175,13 @@ def test_over_the_network_it_is_what_it_is_in_one_process(tmp_path: Path) -> Non
         np.testing.assert_array_equal(ours.q_values(states), theirs.q_values(states))
 
 
-@pytest.mark.parametrize("mode", ["rounds", "continuous"])
-def test_members_come_go_and_are_late(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "budget"),
+    [("rounds", BUDGET), ("continuous", 6 * BUDGET)],  # they learn meanwhile
+)
+def test_members_come_go_and_are_late(mode: str, budget: int, tmp_path: Path) -> None:
     """The federation goes on with whoever is there, and each hears everything once."""
-    text = small(mode=mode, exchange_deadline_seconds=0.3, learning_deadline_seconds=1,
+    text = small(budget, mode=mode, exchange_deadline_seconds=0.3, learning_deadline_seconds=1,
                  return_seconds=1, round_interval_seconds=0.02, chunk_env_steps=5)  # fmt: skip
     slow = Recorder(3, learn_seconds=0.01)
 
@@ -203,7 +206,7 @@ def test_members_come_go_and_are_late(mode: str, tmp_path: Path) -> None:
             await members.finish()
 
     asyncio.run(run())
-    assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET)
+    assert_finished(tmp_path / "home", tmp_path, NAMES, budget)
     told = events(tmp_path / "home")
     assert f"no answer of {NAMES[3]}: the others are asked again" in told
     assert "do not add up" not in told
