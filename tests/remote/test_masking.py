@@ -23,7 +23,11 @@ WELCOME = Welcome(federation="f", secure_value_bound=1e6)
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Credentials]:
     ours, theirs = (Authority(tmp_path_factory.mktemp(name) / "certs") for name in ("a", "b"))
     made = {name: ours.make(name) for name in NAMES}
-    return made | {"expired": ours.make("old", days_ago=20), "theirs": theirs.make("bob")}
+    return made | {
+        "expired": ours.make("old", days_ago=20),
+        "server": ours.make("server", hosts=("fed.example.org",)),
+        "theirs": theirs.make("bob"),
+    }
 
 
 def masking(name: str, credentials: Credentials | None) -> Masking:
@@ -74,6 +78,10 @@ ALTERED: dict[str, tuple[Change, str]] = {
     "another authority's": (
         lambda _, known: Masking("bob", known["theirs"]).key,
         "a certificate of another authority",
+    ),
+    "the server's": (
+        lambda _, known: Masking("server", known["server"]).key,
+        "a server's certificate, not a member's",
     ),
     "expired": (lambda _, known: Masking("old", known["expired"]).key, "not valid now"),
 }
@@ -139,6 +147,14 @@ def test_values_that_may_not_be_added_up_are_not_sent(value: float) -> None:
     assert not members[0].answer(order(1, *(each.key for each in members)), values).ByteSize()
 
 
-def test_without_secure_aggregation_it_will_not_begin() -> None:
+@pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf])
+def test_without_secure_aggregation_it_will_not_begin(bound: float) -> None:
     with pytest.raises(WireError, match=r"a welcome without secure aggregation; join without --s"):
-        Masking("ann", None).begin(Welcome(federation="f"))
+        Masking("ann", None).begin(Welcome(federation="f", secure_value_bound=bound))
+
+
+def test_it_begins_once() -> None:
+    """A second welcome would make identities new that are used."""
+    ann = masking("ann", None)
+    with pytest.raises(WireError, match="a second welcome"):
+        ann.begin(WELCOME)

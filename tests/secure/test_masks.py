@@ -5,6 +5,7 @@ implementation would fail one of them once in a million times.
 """
 
 import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import permutations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
@@ -176,3 +178,38 @@ def test_a_replayed_answer_and_a_replayed_key_are_noticed() -> None:
     ):
         with pytest.raises(NotTheSum):
             unmasked_sum(found)
+
+
+def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any) -> list[int]:
+    """docs/protocol.md read once more, in plain Python."""
+
+    def joined(*parts: bytes) -> bytes:
+        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+    def digest(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, "sha256")
+
+    check = sum((2 * i + 1) * 0x9E3779B97F4A7C15 * word for i, word in enumerate(words)) % 2**64
+    answer = [*words, check]
+    numbers = [part.to_bytes(8, "little") for part in identity]
+    members = [part for n in sorted(cohort) for part in (n.encode(), cohort[n])]
+    info = hashlib.sha256(joined(b"fedhql mask", *numbers, *members)).digest()
+    for other in cohort.keys() - {name}:
+        shared = key_of(name).exchange(key_of(other).public_key())
+        pair = [part for n in sorted((name, other)) for part in (n.encode(), cohort[n])]
+        about = joined(b"fedhql pair", FEDERATION.encode(), *pair)
+        secret = digest(digest(bytes(32), shared), about + b"\x01")
+        cipher = Cipher(algorithms.ChaCha20(digest(secret, info + b"\x01"), bytes(16)), mode=None)
+        stream = cipher.encryptor().update(bytes(8 * len(answer)))
+        sign = 1 if name < other else -1
+        for i in range(len(answer)):
+            mask = int.from_bytes(stream[8 * i : 8 * i + 8], "little")
+            answer[i] = (answer[i] + sign * mask) % 2**64
+    return answer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masks_are_those_that_the_protocol_describes(name: str) -> None:
+    words, cohort = [3, 2**64 - 1, 0, 2**63], cohort_of(*NAMES)
+    found = masker(name).masked(np.array(words, dtype=np.uint64), (7, 11), cohort)
+    assert found.tolist() == by_the_book(name, words, (7, 11), cohort)

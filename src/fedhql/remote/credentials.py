@@ -70,13 +70,17 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 def require_server(credentials: Credentials) -> None:
     """Members would not accept one that is for a member."""
     own = parse_certificate(credentials.certificate, "the server's certificate")
-    for extension in own.extensions:
-        usages = extension.value
-        if isinstance(usages, x509.ExtendedKeyUsage) and SERVER_AUTH not in usages:
-            raise CredentialsError(
-                f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
-                "show it; make one with fedhql certs issue NAME --host HOST"
-            )
+    if any(SERVER_AUTH not in usages for usages in usages_of(own)):
+        raise CredentialsError(
+            f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
+            "show it; make one with fedhql certs issue NAME --host HOST"
+        )
+
+
+def usages_of(certificate: x509.Certificate) -> list[x509.ExtendedKeyUsage]:
+    """None, if it does not say what it is for."""
+    values = (extension.value for extension in certificate.extensions)
+    return [value for value in values if isinstance(value, x509.ExtendedKeyUsage)]
 
 
 def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:

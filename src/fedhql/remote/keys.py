@@ -9,7 +9,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedhql.errors import CredentialsError
-from fedhql.remote.credentials import Credentials, is_signed_by, name_of, parse_certificate
+from fedhql.remote.credentials import (
+    SERVER_AUTH,
+    Credentials,
+    is_signed_by,
+    name_of,
+    parse_certificate,
+    usages_of,
+)
 from fedhql.remote.wire_pb2 import MaskingKey
 
 ALGORITHM = ec.ECDSA(hashes.SHA256())
@@ -37,6 +44,9 @@ def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: dat
         raise CredentialsError(f"{whose} comes with a certificate of another authority")
     if name_of(certificate, f"the certificate of {whose}") != key.name:
         raise CredentialsError(f"{whose} comes with another's certificate")
+    if any(SERVER_AUTH in usages for usages in usages_of(certificate)):
+        # Else a server could count as one of the three that its sums are over.
+        raise CredentialsError(f"{whose} comes with a server's certificate, not a member's")
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise CredentialsError(f"{whose} comes with a certificate that is not valid now")
     if not _is_signed(key, certificate):

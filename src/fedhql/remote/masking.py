@@ -6,6 +6,7 @@ what was sent before stays sealed when a machine is opened later.
 """
 
 import logging
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -36,7 +37,9 @@ class Masking:
         self._value_bound = 0.0
 
     def begin(self, welcome: Welcome) -> None:
-        if not welcome.secure_value_bound > 0:
+        if self._masker is not None:  # another would forget which identities were used
+            raise WireError("a second welcome")
+        if not 0 < welcome.secure_value_bound < math.inf:
             raise WireError(
                 "a welcome without secure aggregation; join without --secure-aggregation if its "
                 "server may see this agent's values"
