@@ -12,8 +12,10 @@ from fedhql.remote.credentials import Credentials
 SECONDS = 5.0
 
 
-def explained(error: grpc.aio.AioRpcError, address: str, credentials: Credentials | None) -> str:
+def explained(error: Exception, address: str, credentials: Credentials | None) -> str:
     """Why a connection ended, as far as it can be known. May take a while."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return str(error)
     why = error.details() or error.code().name
     if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
         return why

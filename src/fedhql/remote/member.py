@@ -149,10 +149,7 @@ class Member:
             except (grpc.aio.AioRpcError, _Disconnected) as error:
                 if self._stopping:  # it was we who ended it
                     await asyncio.Future()  # until we are cancelled
-                why = str(error)
-                if isinstance(error, grpc.aio.AioRpcError):
-                    known = (error, self._address, self._credentials)
-                    why = await asyncio.to_thread(explained, *known)
+                why = await asyncio.to_thread(explained, error, self._address, self._credentials)
                 if self._welcomed:
                     wait = FIRST_WAIT_SECONDS
                 pause = wait * self._rng.uniform(0.5, 1.0)
