@@ -28,6 +28,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/remote.py
+	$(BIN)/python benchmarks/secure.py
 	$(BIN)/python benchmarks/cluster.py
 
 # After a change of the wire; its version is part of what is generated.

@@ -19,7 +19,7 @@ from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.federation import Answers, Budget, Cohort
+from fedhql.federation import Answers, Budget, Cohort, PooledAnswers
 from fedhql.results.run_directory import Cell
 
 Floats = NDArray[Any]
@@ -48,7 +48,7 @@ class SpyingCohort:
     def self_learn(self, env_steps: int) -> None:
         self._cohort.self_learn(env_steps)
 
-    def query(self, states: Floats) -> Answers:
+    def query(self, states: Floats) -> Answers | PooledAnswers:
         return self._cohort.query(states)
 
     def query_each(self, states: Sequence[Floats]) -> Sequence[Floats]:

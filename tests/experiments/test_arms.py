@@ -104,6 +104,7 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
         (BERNSTEIN, "bound=0", r"bound"),
         (SETTINGS, "broadcast=all", r"broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'"),
+        (SETTINGS, "secure_aggregation=1", r"'secure_aggregation' is no change"),
         (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
         (
             THREE,

@@ -27,6 +27,9 @@ def settings(env_id: str = "CartPole-v1", overrides: Sequence[str] = ()) -> Expe
 
 
 SB3 = settings(overrides=["agents.2.kind=sb3-dqn"])
+SECURE = read_settings(
+    TEXT.format(env_id="CartPole-v1") + "[[agents]]\n", ["federation.secure_aggregation=true"]
+)
 OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
 
 
@@ -49,6 +52,7 @@ def test_compiled_whenever_that_is_possible(env_id: str, monkeypatch: pytest.Mon
     [
         (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'"),
         (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1"),
+        (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages"),
         (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward"),
     ],
 )
@@ -65,6 +69,13 @@ def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(settings(), "auto") == "compiled"
     with pytest.raises(MissingExtra, match=r"fedhql\[envpool\]"):
         choose_engine(settings("LunarLander-v3"), "compiled")
+
+
+def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    assert choose_engine(settings(), "messages") == "messages"
+    with pytest.raises(MissingExtra, match=r"federation.secure_aggregation .*fedhql\[remote\]"):
+        choose_engine(SECURE, "messages")
 
 
 def test_no_such_engine() -> None:

@@ -112,6 +112,7 @@ def test_broken_files(text: str, message: str) -> None:
 
 
 BERNSTEIN = ("federation.rule=bernstein", "federation.bound=1", "federation.confidence=1")
+SECURE = "federation.secure_aggregation=true"
 OF_FIVE = r"; allowed: 1 to 2 of 5 agents, or a share from 1/5 to below 0.5"
 
 
@@ -128,6 +129,18 @@ OF_FIVE = r"; allowed: 1 to 2 of 5 agents, or a share from 1/5 to below 0.5"
         (("federation.rule=trimmed", "federation.trim=1.5"), rf"federation.trim is 1.5{OF_FIVE}"),
         (("federation.rule=trimmed", "federation.trim=0.5"), rf"federation.trim is 0.5{OF_FIVE}"),
         (("federation.rule=trimmed", "federation.trim=0.1"), rf"federation.trim is 0.1{OF_FIVE}"),
+        (
+            (SECURE, "federation.rule=median-mad"),
+            r"secure_aggregation with rule = 'median-mad', .* allowed: 'mean-std', 'bernstein'",
+        ),
+        ((SECURE, "federation.rule=trimmed", "federation.trim=1"), r"with rule = 'trimmed'"),
+        ((SECURE, "federation.rule=bellman-weighted"), r"with rule = 'bellman-weighted'"),
+        (("federation.secure_value_bound=9",), r"secure_value_bound is for secure_aggregation ="),
+        ((SECURE, "federation.secure_value_bound=1e9"), r"up to 1e\+09, which leave no room"),
+        (
+            (SECURE, "federation.secure_value_bound=5e6"),
+            r"secure_aggregation with 5 agents; allowed: 3 to 4, for values up to 5e\+06",
+        ),
     ],
 )
 def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], message: str) -> None:
@@ -142,6 +155,7 @@ def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], mes
         (("attack.attackers=2",), r"attack.attackers is 2: needs attack.name; allowed: nan, huge"),
         (("attack.name=noise",), r"attack.attackers is 0, of .* 'noise'; allowed: 1 to 4 of 5"),
         (("attack.name=nan", "attack.attackers=5"), r"attackers is 5, .*; allowed: 1 to 4 of 5"),
+        ((SECURE, "attack.name=nan", "attack.attackers=1"), r"attacks are on plain answers"),
         (("attack.attackers=-1",), r"attack.attackers: -1 is wrong; allowed: a whole number >= 0"),
         (("attack.name=lie",), r"attack.name: 'lie' is wrong; allowed: 'nan', 'huge', 'sign-flip'"),
         (("attack.kind=nan",), r"attack.kind: unknown key; .*allowed: name, attackers"),
@@ -172,6 +186,13 @@ def test_a_served_federation_has_no_attackers_of_its_own() -> None:
 def test_trimming_needs_three_agents() -> None:
     with pytest.raises(SettingsError, match=r"'trimmed' needs at least 3 agents; there are 2"):
         read_settings(SMALL, ["federation.rule=trimmed", "federation.trim=1"])
+
+
+def test_secure_aggregation_needs_three_agents() -> None:
+    with pytest.raises(SettingsError, match=r"with 2 agents; allowed: 3 to 17, for values up to"):
+        read_settings(SMALL, [SECURE])
+    settings = read_settings(preset_text("cartpole-n10"), [SECURE])
+    assert read_settings(settings.as_toml()) == settings
 
 
 @pytest.mark.parametrize("rule", RULES)

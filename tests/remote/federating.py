@@ -125,6 +125,7 @@ async def serving(
         journal(home / "journal.sqlite"),
         action_count=task.actions,
         env_steps_per_member=settings.budget.env_steps_per_agent,
+        secure_value_bound=settings.secure_value_bound,
     )
     service = Service(settings, home, hub, asyncio.get_running_loop(), actions=task.actions)
     gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
@@ -183,6 +184,7 @@ class Members:
         credentials: Credentials | None = None,
         keepalive_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
+        secure_aggregation: bool = False,
     ) -> "asyncio.Future[None]":
         chosen = agent or Recorder(seed=sum(name.encode()))
         own = home or self.home(name)
@@ -196,6 +198,7 @@ class Members:
             rng=Hasty(0),
             clock=clock,
             keepalive_seconds=keepalive_seconds,
+            secure_aggregation=secure_aggregation,
         )
         self.lives[name] = Life(member, self.pool)
         return asyncio.shield(self.lives[name].work)  # that may be given up; the life goes on

@@ -12,8 +12,9 @@ import pytest
 from fedhql.remote.changes import Stopped
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.exchange import TooFew
-from fedhql.remote.hub import Hub, Session
+from fedhql.remote.hub import Hub
 from fedhql.remote.journal import Journal
+from fedhql.remote.session import Session
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import WireError, pack
 from fedhql.remote.wire_pb2 import FromServer, Order, Report, Tensor, Welcome

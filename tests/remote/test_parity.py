@@ -34,6 +34,7 @@ env_steps_per_agent = 4_000
 [evaluation]
 episodes = 3
 """
+SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
 [environment]
 id = "CartPole-v1"
@@ -83,6 +84,10 @@ class Network:
     servers: int = 0  # so far
 
     @property
+    def secure(self) -> bool:
+        return SECURE in self.task
+
+    @property
     def home(self) -> Path:
         return self.directory / "home"
 
@@ -92,6 +97,7 @@ class Network:
         service = (
             f"[service]\nmembers = {json.dumps(names)}\nstart_with = {N}\nquorum = {N}\n"
             "exchange_deadline_seconds = 200\nreturn_seconds = 200\n"
+            + ("evaluate_every_rounds = 0\n" if self.secure else "")
         )
         file = self.directory / "federation.toml"
         file.write_text(self.task + service)
@@ -119,6 +125,7 @@ class Network:
                 f"{name}.log",
                 *("join", self.address, "--insecure", "--agent", agent["kind"], "--as", name),
                 *("--home", self.directory / name, "--seed", seed, *options),
+                *(["--secure-aggregation"] if self.secure else []),
             )
             self.members.append(member)
 
@@ -236,6 +243,25 @@ def test_a_network_gives_what_one_process_gives(
     federation.join()
     federation.finish()
     assert_same_records(federation.home, in_one_process(task, agents))
+
+
+def test_so_it_does_with_secure_aggregation(
+    network: Callable[[str, Agents], Network], in_one_process: Callable[[str, Agents], Path]
+) -> None:
+    """But that nobody sees a member's evaluations."""
+    task = FROZEN_LAKE.format(server_environments="reset")
+    task = task.replace("[federation]\n", f"[federation]\n{SECURE}")
+    federation = network(task, TABULAR)
+    federation.serve()
+    federation.join()
+    federation.finish()
+    ours, theirs = (
+        (home / "federation.csv").read_bytes()
+        for home in (federation.home, in_one_process(task, TABULAR))
+    )
+    assert ours == theirs
+    assert len(ours.splitlines()) > 2
+    assert len((federation.home / "evaluations.csv").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nothing crosses but states, actions, values, targets, counts and identifiers: shown, not told."""
+"""Nothing crosses but states, actions, values, targets, counts, names and keys: shown, not told."""
 
 import asyncio
 import subprocess
@@ -31,6 +31,8 @@ PROTO = "src/fedhql/remote/wire.proto"
 # Every field there is, by the way to it from one of the two messages that cross. Whoever adds one
 # says here what it is for.
 ARRAY = {"dtype": "string", "shape": "repeated uint32", "data": "bytes"}
+# Of secure aggregation: public, and certified.
+KEY = {"name": "string", "public_key": "bytes", "certificate": "bytes", "signature": "bytes"}
 FROM_MEMBER = {
     # Who it is and where it stands.
     "hello": "Hello",
@@ -39,6 +41,8 @@ FROM_MEMBER = {
     "hello.federation": "string",
     "hello.applied_improvements": "uint64",
     "hello.last_improvement": "fixed64",
+    "hello.masking_key": "MaskingKey",
+    **{f"hello.masking_key.{name}": kind for name, kind in KEY.items()},
     # What it was asked for: counts, and for a query the values.
     "report": "Report",
     "report.id": "OrderId",
@@ -69,6 +73,7 @@ FROM_SERVER = {
     "welcome.task.actions": "uint32",
     "welcome.improvements": "uint64",
     "welcome.most_states": "uint32",
+    "welcome.secure_value_bound": "double",
     # States to value; states, actions and targets to improve on; steps to learn for.
     "order": "Order",
     "order.id": "OrderId",
@@ -86,6 +91,10 @@ FROM_SERVER = {
     "order.query": "Query",
     "order.query.states": "Tensor",
     **{f"order.query.states.{name}": kind for name, kind in ARRAY.items()},
+    # Secure aggregation: with whom an answer is added up.
+    "order.query.cohort": "repeated string",
+    "order.query.keys": "repeated MaskingKey",
+    **{f"order.query.keys.{name}": kind for name, kind in KEY.items()},
     "order.learn": "Learn",
     "order.learn.phase": "uint64",
     "order.learn.env_steps": "uint64",
@@ -140,9 +149,10 @@ def test_there_is_no_field_but_these(message: Any, allowed: dict[str, str]) -> N
     assert {way: kind_of(field_) for way, field_ in fields_of(message)} == allowed
 
 
-def test_raw_bytes_are_arrays_only() -> None:
+def test_raw_bytes_are_arrays_and_public_keys_only() -> None:
     raw = [each for each in all_fields() if each.type == FieldDescriptor.TYPE_BYTES]
-    assert {each.full_name for each in raw} == {"fedhql.v1.Tensor.data"}
+    keys = {f"fedhql.v1.MaskingKey.{name}" for name, kind in KEY.items() if kind == "bytes"}
+    assert {each.full_name for each in raw} == {"fedhql.v1.Tensor.data"} | keys
 
 
 def test_there_is_no_message_but_these_and_none_of_others() -> None:

@@ -114,6 +114,7 @@ async def _serve(
             journal,
             action_count=task.actions,
             env_steps_per_member=settings.budget.env_steps_per_agent,
+            secure_value_bound=settings.secure_value_bound,
         )
         for member in released:
             if member not in hub.members:
@@ -169,6 +170,13 @@ def join(
             "  [default: the federation's]",
         ),
     ] = None,
+    secure_aggregation: Annotated[
+        bool,
+        typer.Option(
+            "--secure-aggregation",
+            help="Answer under masks only: the server sees sums over members (docs/privacy.md).",
+        ),
+    ] = False,
     log_json: JsonLog = False,
 ) -> None:
     """Take part in a federation with a private agent, which never leaves this process.
@@ -198,6 +206,7 @@ def join(
             credentials=shown,
             rng=random.Random(),  # when to try again, which nobody else should do at once
             clock=time.monotonic,
+            secure_aggregation=secure_aggregation,
         )
         _run_until_stopped(_until_terminated(member.run()))
 

@@ -5,17 +5,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedhql.errors import SettingsError
+from fedhql.experiments.contradictions import contradiction, wrong_for
 from fedhql.experiments.explain import explain
-from fedhql.experiments.settings import (
-    ExperimentSettings,
-    FederationSettings,
-    contradiction,
-    wrong_for,
-)
+from fedhql.experiments.settings import ExperimentSettings, FederationSettings
 from fedhql.federation import RULES
 from fedhql.results.arms import ATTACK, FEDHQL, INDEPENDENT, changes
 
-KEYS = tuple(FederationSettings.model_fields)
+KEYS = tuple(key for key in FederationSettings.model_fields if not key.startswith("secure_"))
 LIES = dict(zip(ATTACK, ("name", "attackers"), strict=True))  # an arm's key -> the setting
 Section = TypeVar("Section", bound=BaseModel)
 

@@ -34,11 +34,9 @@ class AttackedCohort:
         self._exchange = 0
 
     def query(self, states: States) -> Answers:
-        honest, N = self._cohort.query(states), len(self.names)
-        members = list(honest.members)
-        q_NBA = np.full((N, *honest.q_NBA.shape[1:]), np.nan)
-        q_NBA[members] = honest.q_NBA
-        usable_N = np.isin(np.arange(N), members)
+        answers = self._cohort.query_each([states] * len(self.names))
+        q_NBA = np.array(answers, dtype=np.float64)
+        usable_N = np.isfinite(q_NBA).all(axis=(1, 2))
         said_NBA = attacked(q_NBA, self._attack, self._attackers, self._exchange, usable=usable_N)
         self._exchange += 1
         return usable_answers(list(said_NBA))

@@ -12,7 +12,7 @@ from fedhql.environments.twin_batch import TwinBatch
 from fedhql.environments.twins import Twin, twin_of
 from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.crew import CrewHere
-from fedhql.experiments.settings import ExperimentSettings, TaskSettings
+from fedhql.experiments.settings import ExperimentSettings, FederationSettings, TaskSettings
 from fedhql.federation import Cohort, FederationServer, ServerEnvironments, rule_named
 
 
@@ -35,6 +35,15 @@ def gather_here(
 ) -> CrewHere:
     """A cell's agents as objects in this process."""
     return build_cohort(settings, build_agents(settings, seed), on_self_learned)
+
+
+def as_asked(cohort: Cohort, federation: FederationSettings) -> Cohort:
+    """The cohort as its server may ask it."""
+    if not federation.secure_aggregation:
+        return cohort
+    from fedhql.secure.cohort import SecureCohort  # it needs an optional package
+
+    return SecureCohort(cohort, value_bound=federation.secure_value_bound)
 
 
 def first_states(settings: TaskSettings) -> tuple[States, int]:

@@ -10,7 +10,7 @@ from fedhql.experiments.arms import federates, settings_of_arm
 from fedhql.experiments.attackers import under_attack
 from fedhql.experiments.best import evaluate_best
 from fedhql.experiments.books import CellBooks, Progress
-from fedhql.experiments.build import build_batch, build_server, gather_here
+from fedhql.experiments.build import as_asked, build_batch, build_server, gather_here
 from fedhql.experiments.crew import Gather
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.settings import ExperimentSettings
@@ -87,7 +87,8 @@ class _CellRun:
         if federates(cell.arm):
             self._carries_over = of_arm.federation.carry_over
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
-            self._server = build_server(of_arm, self._cohort, self._server_environments)
+            asked = as_asked(self._cohort, of_arm.federation)
+            self._server = build_server(of_arm, asked, self._server_environments)
         self._books = CellBooks(
             settings,
             cell,

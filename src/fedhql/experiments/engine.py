@@ -22,6 +22,9 @@ def choose_engine(
     """As wanted; `auto` is compiled whenever that is possible, for every arm."""
     if wanted not in ENGINES:
         raise SettingsError(f"--engine {wanted}: allowed: {', '.join((*ENGINES, RAY))}")
+    secure = settings.federation.secure_aggregation
+    if secure and find_spec("cryptography") is None:
+        raise MissingExtra.named("remote", "federation.secure_aggregation")
     if wanted == "messages":
         return "messages"
     why_not = _why_not_compiled(settings, arms)
@@ -38,6 +41,11 @@ def _why_not_compiled(
             return SettingsError(
                 f"--engine compiled runs agents of kind 'dqn' only; {name} is {agent.kind!r}"
             )
+    if settings.federation.secure_aggregation:
+        return SettingsError(
+            "--engine compiled has no secure aggregation; with federation.secure_aggregation the "
+            "engine is messages"
+        )
     environment = settings.environment
     if environment.id not in (*TWIN_IDS, *ENVPOOL_IDS) or environment.options:
         options = f" with options {environment.options}" if environment.options else ""

@@ -11,15 +11,18 @@ from pydantic import NonNegativeInt
 
 from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import SettingsError
-from fedhql.experiments.settings import TaskSettings, differing_keys, parse, wrong_trim
+from fedhql.experiments.contradictions import wrong_secure, wrong_trim
+from fedhql.experiments.settings import TaskSettings, differing_keys, parse
 from fedhql.remote.journal import Journal
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER
 from fedhql.remote.wire_pb2 import Task
 from fedhql.results.files import write_atomically
+from fedhql.secure.fixed_point import LEAST_MEMBERS
 
 JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
 BYTES_OF_AN_ACTION_AND_A_TARGET = 12
+MASKED_BYTES = 16  # of a value: it and its square
 ROOM_BYTES = 1024  # for names, numbers and shapes
 
 
@@ -29,6 +32,12 @@ class ServedSettings(TaskSettings):
     service: ServiceSettings = ServiceSettings()
     seed: NonNegativeInt = 0
     """Of the server's and the evaluation's episodes."""
+
+    @property
+    def secure_value_bound(self) -> float | None:
+        """None without secure aggregation."""
+        federation = self.federation
+        return federation.secure_value_bound if federation.secure_aggregation else None
 
 
 def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
@@ -48,7 +57,23 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is there twice")
+    N = len(service.members)
+    if wrong := _not_secure(settings) or wrong_secure(settings.federation, N, "service.members"):
+        raise SettingsError(wrong)
     return settings
+
+
+def _not_secure(settings: ServedSettings) -> str | None:
+    """What a server would learn, or could not do, in spite of secure aggregation."""
+    service, secure = settings.service, "with federation.secure_aggregation"
+    if not settings.federation.secure_aggregation:
+        return None
+    if service.quorum < LEAST_MEMBERS:
+        return f"service.quorum is {service.quorum}; allowed {secure}: at least {LEAST_MEMBERS}"
+    if every := service.evaluate_every_rounds:
+        why = "for a server that evaluates a member sees its values"
+        return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
+    return None
 
 
 def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
@@ -94,7 +119,8 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
     asked = max(federation.query_batch, settings.evaluation.episodes)
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
     to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
-    from_member = asked * task.actions * np.dtype(np.float32).itemsize
+    of_a_value = MASKED_BYTES if federation.secure_aggregation else np.dtype(np.float32).itemsize
+    from_member = asked * task.actions * of_a_value
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     if max(asked, improved) > service.most_states:
         raise SettingsError(

@@ -19,10 +19,9 @@ from pydantic import (
 from fedhql.agents.catalog import KINDS, settings_class
 from fedhql.cluster.resources import Resources
 from fedhql.errors import SettingsError
+from fedhql.experiments.contradictions import contradiction, wrong_for
 from fedhql.experiments.explain import explain
 from fedhql.experiments.overrides import apply_override
-from fedhql.federation import RULES
-from fedhql.federation.attacks import ATTACKS
 
 
 class _Section(BaseModel):
@@ -64,6 +63,10 @@ class FederationSettings(_Section):
     """K, between two federation rounds"""
     server_environments: Literal["reset", "carry-over"] = "reset"
     """At a round's start: all begin anew, or only those whose episode had ended."""
+    secure_aggregation: bool = False
+    """The server sees sums over agents, and no agent's own values."""
+    secure_value_bound: float = Field(1e6, gt=0, le=1e30)
+    """Of secure_aggregation: no agent answers with a larger value. The smaller, the finer sums."""
 
     @property
     def carry_over(self) -> bool:
@@ -237,55 +240,6 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
         raise SettingsError(explain(error, known, f"agents.{number}.")) from error
     resolved = options.model_dump(mode="json")
     return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
-
-
-def contradiction(federation: FederationSettings) -> str | None:
-    """Numbers that the rule lacks, or has no use for."""
-    rule, numbers = federation.rule, RULES[federation.rule][1]
-    for key in dict.fromkeys(key for _, keys in RULES.values() for key in keys):
-        value = getattr(federation, key)
-        if key in numbers and value is None:
-            return f"federation.rule = {rule!r} needs federation.{key} > 0"
-        # A run's settings have defaults written out, so a default contradicts nothing.
-        if key not in numbers and value != FederationSettings.model_fields[key].default:
-            others = ", ".join(repr(name) for name, (_, keys) in RULES.items() if key in keys)
-            no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
-            return f"federation.{key} is for rule = {others}{no_lambda}"
-    return None
-
-
-def wrong_for(settings: ExperimentSettings) -> str | None:
-    """What contradicts the number of agents."""
-    agents = len(settings.agents)
-    return wrong_trim(settings.federation, agents) or wrong_attack(settings.attack, agents)
-
-
-def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
-    """A name and a number belong together, and somebody must be honest."""
-    if attack.attackers and attack.name is None:
-        allowed = ", ".join(ATTACKS)
-        return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
-    if attack.name is not None and not 1 <= attack.attackers < agents:
-        allowed = (
-            f"1 to {agents - 1} of {agents} agents" if agents > 1 else "none of a single agent"
-        )
-        return (
-            f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "
-            f"{allowed}"
-        )
-    return None
-
-
-def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
-    """It must cut somebody and leave somebody, of so many."""
-    trim, most = federation.trim, (agents - 1) // 2
-    if trim is None:
-        return None
-    if most < 1:
-        return f"federation.rule = 'trimmed' needs at least 3 {whose}; there are {agents}"
-    cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
-    allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
-    return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The paper's server: equations on arrays, a cohort seam, budgets. It can see no agent."""
 
 from fedhql.federation.budget import Budget
-from fedhql.federation.cohort import Answers, Cohort, InProcessCohort
+from fedhql.federation.cohort import Answers, Cohort, InProcessCohort, PooledAnswers
 from fedhql.federation.moments import (
     Moments,
     fed_ucb_bernstein_of,
@@ -10,6 +10,7 @@ from fedhql.federation.moments import (
     moments,
 )
 from fedhql.federation.rules import (
+    OF_SUMS,
     RULES,
     Rule,
     bellman_weighted,
@@ -29,6 +30,7 @@ from fedhql.federation.td import all_action_targets, fed_td
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
 __all__ = [
+    "OF_SUMS",
     "RULES",
     "Answers",
     "Budget",
@@ -36,6 +38,7 @@ __all__ = [
     "FederationServer",
     "InProcessCohort",
     "Moments",
+    "PooledAnswers",
     "RoundFigures",
     "RoundProgress",
     "Rule",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedhql.contract import Actions, BlackBoxAgent, Closable, States, Values
 from fedhql.errors import AgentRefused
+from fedhql.federation.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,15 @@ class Answers:
     refused: Mapping[int, str]  # index -> reason, for everybody else
 
 
+@dataclass(frozen=True)
+class PooledAnswers:
+    """The same where nobody's own values are seen, but only what follows from their sums."""
+
+    pooled: Moments
+    members: tuple[int, ...]
+    refused: Mapping[int, str]
+
+
 class Cohort(Protocol):
     """N agents, wherever they live."""
 
@@ -33,7 +43,7 @@ class Cohort(Protocol):
     def self_learn(self, env_steps: int) -> None:
         """Every agent learns by itself for `env_steps` steps."""
 
-    def query(self, states: States) -> Answers:
+    def query(self, states: States) -> Answers | PooledAnswers:
         """Ask every agent for its action values at the same states."""
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:

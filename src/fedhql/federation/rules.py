@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from fedhql.federation import pooling
+from fedhql.federation.moments import Moments, fed_ucb_bernstein_of, fed_ucb_of
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
 # q (N, ...), where=(N,) or True -> (...), for NumPy and JAX arrays.
@@ -20,6 +21,7 @@ class Rule:
     spread: Pool
     scores: Pool  # of q (N, B, A)
     weighted: bool = False  # `where` may be weights, from the agents' own Bellman errors
+    scores_of: Callable[[Moments], Any] | None = None  # None: it takes everybody's own values
 
 
 def mean_std(exploration: Any) -> Rule:
@@ -28,7 +30,8 @@ def mean_std(exploration: Any) -> Rule:
     def scores(q: Any, *, where: Any = True) -> Any:
         return fed_ucb(q, exploration, where=pooling.beside(where, q))
 
-    return Rule(pooling.mean, pooling.std, scores)
+    scores_of = partial(fed_ucb_of, exploration=exploration)
+    return Rule(pooling.mean, pooling.std, scores, scores_of=scores_of)
 
 
 def bernstein(bound: Any, confidence: Any) -> Rule:
@@ -37,7 +40,8 @@ def bernstein(bound: Any, confidence: Any) -> Rule:
     def scores(q: Any, *, where: Any = True) -> Any:
         return fed_ucb_bernstein(q, bound, confidence, where=pooling.beside(where, q))
 
-    return Rule(pooling.mean, pooling.std, scores)
+    scores_of = partial(fed_ucb_bernstein_of, bound=bound, confidence=confidence)
+    return Rule(pooling.mean, pooling.std, scores, scores_of=scores_of)
 
 
 def median_mad(exploration: Any) -> Rule:
@@ -72,6 +76,8 @@ RULES: dict[str, tuple[Callable[..., Rule], tuple[str, ...]]] = {
     "trimmed": (trimmed, ("exploration", "trim")),
     "bellman-weighted": (bellman_weighted, ("exploration",)),
 }
+
+OF_SUMS = ("mean-std", "bernstein")  # which can be computed from ΣQ and ΣQ²
 
 
 def rule_named(name: str, numbers: Any) -> Rule:

@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation.budget import Budget
-from fedhql.federation.cohort import Answers, Cohort
-from fedhql.federation.pooling import bellman_weights, weights_among
+from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
+from fedhql.federation.reading import Floats, Reading, Weights, reading_of
 from fedhql.federation.rules import Rule
 from fedhql.federation.td import all_action_targets, fed_td
 
 log = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 
 class ServerEnvironments(Protocol):
@@ -59,7 +57,7 @@ class RoundProgress:
     server_env_steps: int = 0
     sums: tuple[float, ...] = (0.0, 0.0, 0.0)  # of spread, TD error and loss, over transitions
     refused_answers: int = 0
-    weights: Mapping[str, float] = field(default_factory=dict)  # by name, of the last step
+    weights: Weights = field(default_factory=dict)  # by name, of the last step
 
     def figures(self) -> RoundFigures:
         spread, td_error, loss = (total / max(self.server_env_steps, 1) for total in self.sums)
@@ -126,80 +124,45 @@ class FederationServer:
             after_step(progress)
         return budget, progress.figures()
 
-    def _step(
-        self, states: States, weights: Mapping[str, float]
-    ) -> tuple[States, Floats, Mapping[str, float]]:
+    def _step(self, states: States, weights: Weights) -> tuple[States, Floats, Weights]:
         """Lines 7 to 13 of Algorithm 1.a, for a batch of states; `weights` of the step before."""
-        rule, answers = self._rule, self._query(states)
-        q_NBA = answers.q_NBA
-        scores_BA = rule.scores(q_NBA, where=self._counted(answers, weights))
+        now = self._read(states)
+        scores_BA = now.scores(weights)
         actions = scores_BA.argmax(axis=1)  # ties: the lowest index
         next_states, rewards, terminated, ended = self._environments.step(actions)
         asked = ~terminated  # nobody is asked about a terminal state
-        next_answers = self._query(next_states[asked]) if asked.any() else None
+        then = self._read(next_states[asked]) if asked.any() else None
 
-        q_selected_NB = q_NBA[:, np.arange(len(states)), actions]
-        if rule.weighted:
-            weights = self._weights(answers, q_selected_NB, rewards, next_answers, terminated)
-        next_q_BA = np.zeros_like(q_NBA[0])
-        if next_answers is not None:
-            where_N = self._counted(next_answers, weights)
-            next_q_BA[asked] = rule.centre(next_answers.q_NBA, where=where_N)
-        where_N = self._counted(answers, weights)
-        q_selected = rule.centre(q_selected_NB, where=where_N)
-        targets = fed_td(
+        weights = now.weights(actions, rewards, then, terminated, self._discount)
+        next_q_BA = np.zeros_like(scores_BA)
+        if then is not None:
+            next_q_BA[asked] = then.centre(weights)
+        q_selected, spread_B = now.chosen(actions, weights)
+        exact: Any = fed_td(
             q_selected,
             rewards,
             next_q_BA,
             terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
-        ).astype(np.float32)
+        )
+        targets: Values = exact.astype(np.float32)
         if self._all_actions:
-            centre_BA = rule.centre(q_NBA, where=where_N)
-            targets_BA = all_action_targets(centre_BA, actions, targets).astype(np.float32)
+            exact = all_action_targets(now.centre(weights), actions, targets)
+            targets_BA = exact.astype(np.float32)
             self._cohort.improve(*_rows(states, targets_BA))
-            loss_B = ((targets_BA - q_NBA) ** 2).mean(axis=(0, 2))
+            loss_B = now.loss(targets_BA)
         else:
             self._cohort.improve(states, actions, targets)
-            loss_B = ((targets - q_selected_NB) ** 2).mean(axis=0)
-        figures_B = (
-            rule.spread(q_selected_NB, where=where_N),
-            np.abs(targets - q_selected) / self._learning_rate,
-            loss_B,
-        )
+            loss_B = now.loss(targets, actions)
+        td_error_B = np.abs(targets - q_selected) / self._learning_rate
+        figures_B = (spread_B, td_error_B, loss_B)
         return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
 
-    def _counted(self, answers: Answers, weights: Mapping[str, float]) -> Floats | bool:
-        """How much each of them counts: all alike, but in a weighted rule."""
-        if not self._rule.weighted:
-            return True
-        known_N = np.array([weights.get(self._cohort.names[n], 0.0) for n in answers.members])
-        return weights_among(known_N, np.ones(len(known_N)))
+    def _read(self, states: States) -> Reading:
+        return reading_of(self._query(states), self._rule, self._cohort.names)
 
-    def _weights(
-        self,
-        answers: Answers,
-        q_selected_NB: Floats,
-        rewards: Values,
-        next_answers: Answers | None,
-        terminated: NDArray[np.bool_],
-    ) -> dict[str, float]:
-        """Of those that could be used at both queries of the step."""
-        next_q_NBA = np.zeros_like(answers.q_NBA)
-        both = list(answers.members)
-        if next_answers is not None:
-            both = [n for n in both if n in next_answers.members]
-            theirs = [next_answers.members.index(n) for n in both]
-            next_q_NBA = next_q_NBA[: len(both)]
-            next_q_NBA[:, ~terminated] = next_answers.q_NBA[theirs]
-        mine = [answers.members.index(n) for n in both]
-        weights_N = bellman_weights(
-            q_selected_NB[mine], rewards, next_q_NBA, terminated, discount=self._discount
-        )
-        return {self._cohort.names[n]: w for n, w in zip(both, weights_N.tolist(), strict=True)}
-
-    def _query(self, states: States) -> Answers:
+    def _query(self, states: States) -> Answers | PooledAnswers:
         answers = self._cohort.query(states)
         names = self._cohort.names
         for n, why in answers.refused.items():

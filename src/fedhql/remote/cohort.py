@@ -1,7 +1,7 @@
 """Members far away, as the server's cohort: plain calls here, messages over there."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
-from fedhql.federation import Answers
+from fedhql.federation import Answers, PooledAnswers
 from fedhql.remote.hub import Hub
+from fedhql.remote.sums import ask_for_sum
 from fedhql.remote.wire import pack_improvement
 from fedhql.remote.wire_pb2 import Improvement
 
@@ -50,14 +51,22 @@ class RemoteCohort:
         """Nobody is waited for for ever."""
         self.call(self._finish_learning())
 
-    def query(self, states: States) -> Answers:
-        asked = dict.fromkeys(self.names, states)
-        answers = self.call(self._hub.ask(asked, self._hub.settings.quorum))
-        members = tuple(n for n, name in enumerate(self.names) if name in answers)
-        refused = {n: "nothing usable in time" for n in range(len(self.names)) if n not in members}
+    def query(self, states: States) -> Answers | PooledAnswers:
+        hub, quorum = self._hub, self._hub.settings.quorum
+        if hub.secure_value_bound is not None:
+            pooled, theirs = self.call(ask_for_sum(hub, self.names, states, quorum))
+            return PooledAnswers(pooled, *self._who(theirs))
+        answers = self.call(hub.ask(dict.fromkeys(self.names, states), quorum))
+        members, refused = self._who(answers)
         # In float64, as `usable_answers` of an in-process cohort does.
         q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
         return Answers(q_NBA, members, refused)
+
+    def _who(self, answered: Collection[str]) -> tuple[tuple[int, ...], dict[int, str]]:
+        """Places of those who did, and what is to be said of those who did not."""
+        members = tuple(n for n, name in enumerate(self.names) if name in answered)
+        refused = {n: "nothing usable in time" for n in range(len(self.names)) if n not in members}
+        return members, refused
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
         """Whoever does not answer gets NaN here and a place among the silent."""

@@ -69,14 +69,18 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 
 def require_server(credentials: Credentials) -> None:
     """Members would not accept one that is for a member."""
-    own = _parse_certificate(credentials.certificate, "the server's certificate")
-    for extension in own.extensions:
-        usages = extension.value
-        if isinstance(usages, x509.ExtendedKeyUsage) and SERVER_AUTH not in usages:
-            raise CredentialsError(
-                f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
-                "show it; make one with fedhql certs issue NAME --host HOST"
-            )
+    own = parse_certificate(credentials.certificate, "the server's certificate")
+    if any(SERVER_AUTH not in usages for usages in usages_of(own)):
+        raise CredentialsError(
+            f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
+            "show it; make one with fedhql certs issue NAME --host HOST"
+        )
+
+
+def usages_of(certificate: x509.Certificate) -> list[x509.ExtendedKeyUsage]:
+    """None, if it does not say what it is for."""
+    values = (extension.value for extension in certificate.extensions)
+    return [value for value in values if isinstance(value, x509.ExtendedKeyUsage)]
 
 
 def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
@@ -88,7 +92,7 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 
 def peer_of(certificate_pem: bytes) -> tuple[str, int]:
     """The common name and the serial of a certificate that a handshake has accepted."""
-    certificate = _parse_certificate(certificate_pem, "the peer's certificate")
+    certificate = parse_certificate(certificate_pem, "the peer's certificate")
     return name_of(certificate, "the peer's certificate"), certificate.serial_number
 
 
@@ -150,10 +154,10 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def read_certificate(path: Path) -> x509.Certificate:
     with _reading(path):
-        return _parse_certificate(path.read_bytes(), str(path))
+        return parse_certificate(path.read_bytes(), str(path))
 
 
-def _parse_certificate(pem: bytes, what: str) -> x509.Certificate:
+def parse_certificate(pem: bytes, what: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:

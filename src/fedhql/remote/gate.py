@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from fedhql.errors import CredentialsError, SettingsError
 from fedhql.remote.credentials import (
@@ -22,8 +24,10 @@ from fedhql.remote.credentials import (
     read_revoked,
     server_credentials,
 )
-from fedhql.remote.hub import Hub, Session
+from fedhql.remote.hub import Hub
+from fedhql.remote.keys import require_signed
 from fedhql.remote.observation import printable
+from fedhql.remote.session import Session
 from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_handler
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
 
@@ -188,6 +192,7 @@ class Gate:
             hello.applied_improvements,
             is_new=not hello.federation,
             welcome=self._welcome,
+            masking_key=hello.masking_key if hello.HasField("masking_key") else None,
         )
         reading = asyncio.ensure_future(self._read(session, requests))
         why = self._broken
@@ -325,6 +330,20 @@ class Gate:
             )
         if (member := hub.members.get(name)) is not None and member.quarantined:
             raise _Refused(f"{name} is quarantined: {member.quarantined}")
+        if hub.secure_value_bound is not None:
+            self._require_masking_key(name, hello)
+
+    def _require_masking_key(self, name: str, hello: Hello) -> None:
+        """One that the others will accept: they would all leave at another."""
+        if not hello.HasField("masking_key"):
+            raise _Refused("this federation has secure aggregation: join with --secure-aggregation")
+        if hello.masking_key.name != name:
+            raise _Refused(f"{name} comes with the masking key of another")
+        try:
+            X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
+            require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
+        except (CredentialsError, ValueError) as error:
+            raise _Refused(f"the masking key of {name} is refused: {error}") from error
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(
@@ -332,6 +351,7 @@ class Gate:
             task=self._task,
             improvements=improvements,
             most_states=self._hub.settings.most_states,
+            secure_value_bound=self._hub.secure_value_bound or 0.0,
         )
 
     async def _read(self, session: Session, requests: Any) -> None:

@@ -4,11 +4,24 @@ import socket
 import ssl
 import tempfile
 
+import grpc
 from cryptography import x509
 
 from fedhql.remote.credentials import Credentials
 
 SECONDS = 5.0
+
+
+def explained(error: Exception, address: str, credentials: Credentials | None) -> str:
+    """Why a connection ended, as far as it can be known. May take a while."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return str(error)
+    why = error.details() or error.code().name
+    if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
+        return why
+    if credentials is None:
+        return f"{why}; a server with certificates is joined without --insecure"
+    return refusal(address, credentials) or why
 
 
 def refusal(address: str, credentials: Credentials) -> str | None:

@@ -5,12 +5,10 @@ All of it lives in one event loop. A member is a *session* while it is connected
 out with its next order, so that catching up needs no conversation of its own.
 """
 
-import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
@@ -21,30 +19,23 @@ from fedhql.contract import Values
 from fedhql.remote.changes import Changes
 from fedhql.remote.exchange import Exchange, TooFew
 from fedhql.remote.journal import Journal, MemberRecord
+from fedhql.remote.session import Session
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.status import Event, LatencyRecord
 from fedhql.remote.window import Window
 from fedhql.remote.wire import WireError, key_of, pack
-from fedhql.remote.wire_pb2 import FromServer, Goodbye, Learn, Order, OrderId, Report, Welcome
+from fedhql.remote.wire_pb2 import (
+    FromServer,
+    Goodbye,
+    Learn,
+    MaskingKey,
+    Order,
+    OrderId,
+    Report,
+    Welcome,
+)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Session:
-    """One connection of one member. What is put into `outbox` is sent; None ends it."""
-
-    name: str
-    applied: int  # improvements it has said to have, or was sent
-    asked: int = 0  # the question it has not answered; it gets no other before it has
-    outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-
-    def send(self, message: FromServer) -> None:
-        self.outbox.put_nowait(message.SerializeToString())
-
-    def end(self, reason: Goodbye.Reason, detail: str) -> None:
-        self.send(FromServer(goodbye=Goodbye(reason=reason, detail=detail)))
-        self.outbox.put_nowait(None)
 
 
 class Hub:
@@ -57,9 +48,12 @@ class Hub:
         *,
         action_count: int,
         env_steps_per_member: int,
+        secure_value_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """With a `secure_value_bound`, members answer under masks, and only their sums are seen."""
         self.settings, self.journal = settings, journal
+        self.secure_value_bound = secure_value_bound
         self.members = journal.members()
         self.sessions: dict[str, Session] = {}
         self.latencies = LatencyRecord()
@@ -91,7 +85,13 @@ class Hub:
     # Members coming and going
 
     def admit(
-        self, name: str, applied: int, *, is_new: bool, welcome: Callable[[int], Welcome]
+        self,
+        name: str,
+        applied: int,
+        *,
+        is_new: bool,
+        welcome: Callable[[int], Welcome],
+        masking_key: MaskingKey | None = None,
     ) -> Session:
         """A member has connected, and nothing is wrong with it: `welcome` it, and go on."""
         if name not in self.members:
@@ -110,7 +110,7 @@ class Hub:
             before.end(Goodbye.REPLACED, "the same member has connected once more")
         member.connections += 1
         member.applied_improvements = applied
-        session = self.sessions[name] = Session(name, applied)
+        session = self.sessions[name] = Session(name, applied, masking_key)
         session.send(FromServer(welcome=welcome(applied)))
         self.journal.write(members=[member])
         self.tell(f"{name} connected")
@@ -137,9 +137,9 @@ class Hub:
             self.tell(f"{session.name} is away: {why}")
             self._changes.notify()
 
-    def expel(self, session: Session, why: str) -> None:
-        """At once, also if it no longer reads what it is sent."""
-        session.end(Goodbye.REFUSED, why)
+    def expel(self, session: Session, why: str, reason: Goodbye.Reason = Goodbye.REFUSED) -> None:
+        """At once, also if it no longer reads what it is sent; nor is it heard any more."""
+        session.end(reason, why)
         self.leave(session, why)
 
     def present(self) -> list[str]:
@@ -198,23 +198,8 @@ class Hub:
         Again and again, under new identities, until there are `quorum` of them; or TooFew.
         """
         while True:
-            await self._wait_for_quorum(states, quorum)
-            self._orders += 1
-            exchange = self._exchange = Exchange(self._orders, states, quorum, set(states))
-            begun = self._clock()
-            messages: dict[tuple[int, int], bytes] = {}  # most are sent the same
-            for name, array in states.items():
-                if self._is_here(name) and not (session := self.sessions[name]).asked:
-                    key = (id(array), session.applied)
-                    if key not in messages:
-                        messages[key] = self._question(exchange, session).SerializeToString()
-                    session.outbox.put_nowait(messages[key])
-                    session.asked, session.applied = exchange.number, self.improvements
-            try:
-                await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
-            finally:
-                self._exchange = None
-            self.latencies.add(self._clock() - begun)
+            await self.wait_for_quorum(states, quorum)
+            exchange = await self.hold(states, quorum)
             if len(exchange.answers) >= quorum:
                 return exchange.answers
             self.tell(
@@ -223,6 +208,33 @@ class Hub:
             )
             if any(name not in states for name in self.present()):
                 raise TooFew
+
+    async def hold(
+        self,
+        states: Mapping[str, NDArray[Any]],
+        quorum: int,
+        cohort: Sequence[MaskingKey] = (),
+    ) -> Exchange:
+        """One exchange, from its questions to the last answer that is waited for."""
+        self._orders += 1
+        exchange = Exchange(self._orders, states, quorum, set(states), cohort)
+        self._exchange, begun = exchange, self._clock()
+        messages: dict[Any, bytes] = {}  # most are sent the same
+        for name, array in states.items():
+            if self._is_here(name) and not (session := self.sessions[name]).asked:
+                news = tuple(key.name for key in session.unmet(cohort))
+                key = (id(array), session.applied, news)
+                if key not in messages:
+                    messages[key] = self._question(exchange, session).SerializeToString()
+                session.outbox.put_nowait(messages[key])
+                session.asked, session.applied = exchange.number, self.improvements
+                session.met.update(each.public_key for each in cohort)
+        try:
+            await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
+        finally:
+            self._exchange = None
+        self.latencies.add(self._clock() - begun)
+        return exchange
 
     def _is_settled(self) -> bool:
         """The open exchange."""
@@ -281,12 +293,16 @@ class Hub:
         id_ = OrderId(epoch=self.epoch, number=exchange.number)
         order = self.window.order(id_, session.applied)
         order.query.states.CopyFrom(pack(exchange.states[session.name]))
+        order.query.cohort.extend(key.name for key in exchange.cohort)
+        order.query.keys.extend(session.unmet(exchange.cohort))
         return FromServer(order=order)
 
     def _ask_too(self, session: Session) -> None:
         """It has come, or is done with an older question: the open one is for it as well."""
         exchange = self._exchange
-        if exchange is not None and session.name in exchange.waiting and not session.asked:
+        if exchange is None or exchange.cohort:  # whose masks cancel was settled at its beginning
+            return
+        if session.name in exchange.waiting and not session.asked:
             session.send(self._question(exchange, session))
             session.asked, session.applied = exchange.number, self.improvements
 
@@ -300,7 +316,9 @@ class Hub:
     def _is_here(self, name: str) -> bool:
         return name in self.sessions and not self.members[name].over
 
-    async def _wait_for_quorum(self, names: Mapping[str, Any], quorum: int) -> None:
+    async def wait_for_quorum(self, names: Collection[str], quorum: int) -> None:
+        """Of those; TooFew if it takes too long and others are there."""
+
         def enough() -> bool:
             return sum(name in names for name in self.present()) >= quorum
 

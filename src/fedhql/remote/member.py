@@ -22,7 +22,8 @@ from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable
 from fedhql.errors import FedHQLError, MemberRefused, SpacesDiffer
 from fedhql.federation.cohort import checked_answer
 from fedhql.remote.credentials import Credentials, channel_credentials
-from fedhql.remote.handshake import refusal
+from fedhql.remote.handshake import explained
+from fedhql.remote.masking import Masking
 from fedhql.remote.window import fingerprint
 from fedhql.remote.wire import (
     MOST_BYTES_TO_A_MEMBER,
@@ -90,12 +91,16 @@ class Member:
         rng: random.Random,
         clock: Callable[[], float],
         keepalive_seconds: float = KEEPALIVE_SECONDS,
+        secure_aggregation: bool = False,
     ) -> None:
+        """With `secure_aggregation` no server gets an answer of it that is not masked."""
         self._name, self._address, self._home, self._build = name, address, home, build
         self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
         self._agent: BlackBoxAgent | None = None
         self._keeps = False  # whether it can be saved
         self._welcome, self._welcomed = Welcome(), False
+        self._secure_aggregation = secure_aggregation
+        self._masking: Masking | None = None  # of this connection
         self._stopping = False
         self._stream: Any = None  # while there is one
         self._writing = asyncio.Lock()
@@ -144,7 +149,7 @@ class Member:
             except (grpc.aio.AioRpcError, _Disconnected) as error:
                 if self._stopping:  # it was we who ended it
                     await asyncio.Future()  # until we are cancelled
-                why = await self._explained(error)
+                why = await asyncio.to_thread(explained, error, self._address, self._credentials)
                 if self._welcomed:
                     wait = FIRST_WAIT_SECONDS
                 pause = wait * self._rng.uniform(0.5, 1.0)
@@ -167,6 +172,9 @@ class Member:
                 applied_improvements=self._place.applied,
                 last_improvement=self._place.last,
             )
+            if self._secure_aggregation:
+                self._masking = Masking(self._name, self._credentials)
+                hello.masking_key.CopyFrom(self._masking.key)
             try:
                 await stream.write(FromMember(hello=hello))
                 await self._converse(stream)
@@ -207,16 +215,6 @@ class Member:
                         await _say(stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved"))
                     self._hear(message.goodbye)
 
-    async def _explained(self, error: Exception) -> str:
-        if not isinstance(error, grpc.aio.AioRpcError):
-            return str(error)
-        why = error.details() or error.code().name
-        if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
-            return why
-        if self._credentials is None:
-            return f"{why}; a server with certificates is joined without --insecure"
-        return await asyncio.to_thread(refusal, self._address, self._credentials) or why
-
     def _channel(self) -> grpc.aio.Channel:
         options = channel_options(
             most_bytes=MOST_BYTES_TO_A_MEMBER, keepalive_seconds=self._keepalive
@@ -231,6 +229,8 @@ class Member:
         )
 
     async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
+        if self._masking is not None:
+            self._masking.begin(welcome)
         if self._agent is not None:
             self._welcome.most_states = welcome.most_states  # a server's settings may change
         else:
@@ -342,7 +342,9 @@ class Member:
         B = self._require_batch(order.query.states.shape)
         states = unpack(order.query.states, dtype=task.state_dtype, shape=(B, *task.state_shape))
         values = checked_answer(self._name, self._agent.q_values(states), B, task.actions)
-        return Report(id=order.id, values=pack(values))
+        masking = self._masking
+        tensor = pack(values) if masking is None else masking.answer(order, values)
+        return Report(id=order.id, values=tensor)
 
     def _learn(self, learn: Learn) -> Report:
         """One chunk of the phase, unless that phase is done."""

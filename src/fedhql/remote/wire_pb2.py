@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64hql/remote/wire.proto\x12\tfedhql.v1\"\x86\x01\n\nFromMember\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.fedhql.v1.HelloH\x00\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x11.fedhql.v1.ReportH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.fedhql.v1.GoodbyeH\x00\x42\t\n\x07message\"\x88\x01\n\nFromServer\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.WelcomeH\x00\x12!\n\x05order\x18\x02 \x01(\x0b\x32\x10.fedhql.v1.OrderH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.fedhql.v1.GoodbyeH\x00\x42\t\n\x07message\"s\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nfederation\x18\x03 \x01(\t\x12\x1c\n\x14\x61pplied_improvements\x18\x04 \x01(\x04\x12\x18\n\x10last_improvement\x18\x05 \x01(\x06\"g\n\x07Welcome\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x1d\n\x04task\x18\x02 \x01(\x0b\x32\x0f.fedhql.v1.Task\x12\x14\n\x0cimprovements\x18\x03 \x01(\x04\x12\x13\n\x0bmost_states\x18\x04 \x01(\r\"\xe5\x01\n\x04Task\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x03(\x0b\x32\x1c.fedhql.v1.Task.OptionsEntry\x12\x10\n\x08\x64iscount\x18\x03 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_member\x18\x04 \x01(\x04\x12\x13\n\x0bstate_dtype\x18\x05 \x01(\t\x12\x13\n\x0bstate_shape\x18\x06 \x03(\r\x12\x0f\n\x07\x61\x63tions\x18\x07 \x01(\r\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb9\x01\n\x05Order\x12\x1e\n\x02id\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.OrderId\x12,\n\x0cimprovements\x18\x02 \x03(\x0b\x32\x16.fedhql.v1.Improvement\x12\x14\n\x0cskip_through\x18\x03 \x01(\x04\x12!\n\x05query\x18\x04 \x01(\x0b\x32\x10.fedhql.v1.QueryH\x00\x12!\n\x05learn\x18\x05 \x01(\x0b\x32\x10.fedhql.v1.LearnH\x00\x42\x06\n\x04work\"(\n\x07OrderId\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"\x88\x01\n\x0bImprovement\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x06states\x18\x02 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\"\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\"\n\x07targets\x18\x04 \x01(\x0b\x32\x11.fedhql.v1.Tensor\"*\n\x05Query\x12!\n\x06states\x18\x01 \x01(\x0b\x32\x11.fedhql.v1.Tensor\"B\n\x05Learn\x12\r\n\x05phase\x18\x01 \x01(\x04\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x63hunk_env_steps\x18\x03 \x01(\x04\"\xaf\x01\n\x06Report\x12\x1e\n\x02id\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.OrderId\x12\x1c\n\x14\x61pplied_improvements\x18\x02 \x01(\x04\x12\x1c\n\x14skipped_improvements\x18\x03 \x01(\x04\x12!\n\x06values\x18\x04 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\r\n\x05phase\x18\x05 \x01(\x04\x12\x17\n\x0fphase_env_steps\x18\x06 \x01(\x04\"\x95\x01\n\x07Goodbye\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.fedhql.v1.Goodbye.Reason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"O\n\x06Reason\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0b\n\x07STOPPED\x10\x02\x12\x0b\n\x07REFUSED\x10\x03\x12\x0c\n\x08REPLACED\x10\x04\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x32\x46\n\nFederation\x12\x38\n\x04Join\x12\x15.fedhql.v1.FromMember\x1a\x15.fedhql.v1.FromServer(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x65\x64hql/remote/wire.proto\x12\tfedhql.v1\"\x86\x01\n\nFromMember\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.fedhql.v1.HelloH\x00\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x11.fedhql.v1.ReportH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.fedhql.v1.GoodbyeH\x00\x42\t\n\x07message\"\x88\x01\n\nFromServer\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.WelcomeH\x00\x12!\n\x05order\x18\x02 \x01(\x0b\x32\x10.fedhql.v1.OrderH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.fedhql.v1.GoodbyeH\x00\x42\t\n\x07message\"\x9f\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nfederation\x18\x03 \x01(\t\x12\x1c\n\x14\x61pplied_improvements\x18\x04 \x01(\x04\x12\x18\n\x10last_improvement\x18\x05 \x01(\x06\x12*\n\x0bmasking_key\x18\x06 \x01(\x0b\x32\x15.fedhql.v1.MaskingKey\"V\n\nMaskingKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\x83\x01\n\x07Welcome\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x1d\n\x04task\x18\x02 \x01(\x0b\x32\x0f.fedhql.v1.Task\x12\x14\n\x0cimprovements\x18\x03 \x01(\x04\x12\x13\n\x0bmost_states\x18\x04 \x01(\r\x12\x1a\n\x12secure_value_bound\x18\x05 \x01(\x01\"\xe5\x01\n\x04Task\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x03(\x0b\x32\x1c.fedhql.v1.Task.OptionsEntry\x12\x10\n\x08\x64iscount\x18\x03 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_member\x18\x04 \x01(\x04\x12\x13\n\x0bstate_dtype\x18\x05 \x01(\t\x12\x13\n\x0bstate_shape\x18\x06 \x03(\r\x12\x0f\n\x07\x61\x63tions\x18\x07 \x01(\r\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb9\x01\n\x05Order\x12\x1e\n\x02id\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.OrderId\x12,\n\x0cimprovements\x18\x02 \x03(\x0b\x32\x16.fedhql.v1.Improvement\x12\x14\n\x0cskip_through\x18\x03 \x01(\x04\x12!\n\x05query\x18\x04 \x01(\x0b\x32\x10.fedhql.v1.QueryH\x00\x12!\n\x05learn\x18\x05 \x01(\x0b\x32\x10.fedhql.v1.LearnH\x00\x42\x06\n\x04work\"(\n\x07OrderId\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"\x88\x01\n\x0bImprovement\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x06states\x18\x02 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\"\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\"\n\x07targets\x18\x04 \x01(\x0b\x32\x11.fedhql.v1.Tensor\"_\n\x05Query\x12!\n\x06states\x18\x01 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\x0e\n\x06\x63ohort\x18\x02 \x03(\t\x12#\n\x04keys\x18\x03 \x03(\x0b\x32\x15.fedhql.v1.MaskingKey\"B\n\x05Learn\x12\r\n\x05phase\x18\x01 \x01(\x04\x12\x11\n\tenv_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x63hunk_env_steps\x18\x03 \x01(\x04\"\xaf\x01\n\x06Report\x12\x1e\n\x02id\x18\x01 \x01(\x0b\x32\x12.fedhql.v1.OrderId\x12\x1c\n\x14\x61pplied_improvements\x18\x02 \x01(\x04\x12\x1c\n\x14skipped_improvements\x18\x03 \x01(\x04\x12!\n\x06values\x18\x04 \x01(\x0b\x32\x11.fedhql.v1.Tensor\x12\r\n\x05phase\x18\x05 \x01(\x04\x12\x17\n\x0fphase_env_steps\x18\x06 \x01(\x04\"\x95\x01\n\x07Goodbye\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.fedhql.v1.Goodbye.Reason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"O\n\x06Reason\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0c\n\x08\x46INISHED\x10\x01\x12\x0b\n\x07STOPPED\x10\x02\x12\x0b\n\x07REFUSED\x10\x03\x12\x0c\n\x08REPLACED\x10\x04\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x32\x46\n\nFederation\x12\x38\n\x04Join\x12\x15.fedhql.v1.FromMember\x1a\x15.fedhql.v1.FromServer(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,32 +37,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FROMMEMBER']._serialized_end=174
   _globals['_FROMSERVER']._serialized_start=177
   _globals['_FROMSERVER']._serialized_end=313
-  _globals['_HELLO']._serialized_start=315
-  _globals['_HELLO']._serialized_end=430
-  _globals['_WELCOME']._serialized_start=432
-  _globals['_WELCOME']._serialized_end=535
-  _globals['_TASK']._serialized_start=538
-  _globals['_TASK']._serialized_end=767
-  _globals['_TASK_OPTIONSENTRY']._serialized_start=721
-  _globals['_TASK_OPTIONSENTRY']._serialized_end=767
-  _globals['_ORDER']._serialized_start=770
-  _globals['_ORDER']._serialized_end=955
-  _globals['_ORDERID']._serialized_start=957
-  _globals['_ORDERID']._serialized_end=997
-  _globals['_IMPROVEMENT']._serialized_start=1000
-  _globals['_IMPROVEMENT']._serialized_end=1136
-  _globals['_QUERY']._serialized_start=1138
-  _globals['_QUERY']._serialized_end=1180
-  _globals['_LEARN']._serialized_start=1182
-  _globals['_LEARN']._serialized_end=1248
-  _globals['_REPORT']._serialized_start=1251
-  _globals['_REPORT']._serialized_end=1426
-  _globals['_GOODBYE']._serialized_start=1429
-  _globals['_GOODBYE']._serialized_end=1578
-  _globals['_GOODBYE_REASON']._serialized_start=1499
-  _globals['_GOODBYE_REASON']._serialized_end=1578
-  _globals['_TENSOR']._serialized_start=1580
-  _globals['_TENSOR']._serialized_end=1632
-  _globals['_FEDERATION']._serialized_start=1634
-  _globals['_FEDERATION']._serialized_end=1704
+  _globals['_HELLO']._serialized_start=316
+  _globals['_HELLO']._serialized_end=475
+  _globals['_MASKINGKEY']._serialized_start=477
+  _globals['_MASKINGKEY']._serialized_end=563
+  _globals['_WELCOME']._serialized_start=566
+  _globals['_WELCOME']._serialized_end=697
+  _globals['_TASK']._serialized_start=700
+  _globals['_TASK']._serialized_end=929
+  _globals['_TASK_OPTIONSENTRY']._serialized_start=883
+  _globals['_TASK_OPTIONSENTRY']._serialized_end=929
+  _globals['_ORDER']._serialized_start=932
+  _globals['_ORDER']._serialized_end=1117
+  _globals['_ORDERID']._serialized_start=1119
+  _globals['_ORDERID']._serialized_end=1159
+  _globals['_IMPROVEMENT']._serialized_start=1162
+  _globals['_IMPROVEMENT']._serialized_end=1298
+  _globals['_QUERY']._serialized_start=1300
+  _globals['_QUERY']._serialized_end=1395
+  _globals['_LEARN']._serialized_start=1397
+  _globals['_LEARN']._serialized_end=1463
+  _globals['_REPORT']._serialized_start=1466
+  _globals['_REPORT']._serialized_end=1641
+  _globals['_GOODBYE']._serialized_start=1644
+  _globals['_GOODBYE']._serialized_end=1793
+  _globals['_GOODBYE_REASON']._serialized_start=1714
+  _globals['_GOODBYE_REASON']._serialized_end=1793
+  _globals['_TENSOR']._serialized_start=1795
+  _globals['_TENSOR']._serialized_end=1847
+  _globals['_FEDERATION']._serialized_start=1849
+  _globals['_FEDERATION']._serialized_end=1919
 # @@protoc_insertion_point(module_scope)

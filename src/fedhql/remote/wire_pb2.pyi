@@ -28,30 +28,46 @@ class FromServer(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "name", "federation", "applied_improvements", "last_improvement")
+    __slots__ = ("protocol", "name", "federation", "applied_improvements", "last_improvement", "masking_key")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     LAST_IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
+    MASKING_KEY_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     name: str
     federation: str
     applied_improvements: int
     last_improvement: int
-    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ..., last_improvement: _Optional[int] = ...) -> None: ...
+    masking_key: MaskingKey
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ..., last_improvement: _Optional[int] = ..., masking_key: _Optional[_Union[MaskingKey, _Mapping]] = ...) -> None: ...
+
+class MaskingKey(_message.Message):
+    __slots__ = ("name", "public_key", "certificate", "signature")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    public_key: bytes
+    certificate: bytes
+    signature: bytes
+    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("federation", "task", "improvements", "most_states")
+    __slots__ = ("federation", "task", "improvements", "most_states", "secure_value_bound")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     MOST_STATES_FIELD_NUMBER: _ClassVar[int]
+    SECURE_VALUE_BOUND_FIELD_NUMBER: _ClassVar[int]
     federation: str
     task: Task
     improvements: int
     most_states: int
-    def __init__(self, federation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., improvements: _Optional[int] = ..., most_states: _Optional[int] = ...) -> None: ...
+    secure_value_bound: float
+    def __init__(self, federation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., improvements: _Optional[int] = ..., most_states: _Optional[int] = ..., secure_value_bound: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("environment", "options", "discount", "env_steps_per_member", "state_dtype", "state_shape", "actions")
@@ -113,10 +129,14 @@ class Improvement(_message.Message):
     def __init__(self, number: _Optional[int] = ..., states: _Optional[_Union[Tensor, _Mapping]] = ..., actions: _Optional[_Union[Tensor, _Mapping]] = ..., targets: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Query(_message.Message):
-    __slots__ = ("states",)
+    __slots__ = ("states", "cohort", "keys")
     STATES_FIELD_NUMBER: _ClassVar[int]
+    COHORT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
     states: Tensor
-    def __init__(self, states: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    cohort: _containers.RepeatedScalarFieldContainer[str]
+    keys: _containers.RepeatedCompositeFieldContainer[MaskingKey]
+    def __init__(self, states: _Optional[_Union[Tensor, _Mapping]] = ..., cohort: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[_Union[MaskingKey, _Mapping]]] = ...) -> None: ...
 
 class Learn(_message.Message):
     __slots__ = ("phase", "env_steps", "chunk_env_steps")

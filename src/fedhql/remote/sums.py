@@ -1,0 +1,73 @@
+"""The server's side of secure aggregation: a cohort is asked, and all there is to see is a sum."""
+
+from collections.abc import Sequence
+
+from fedhql.contract import States
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation import Moments
+from fedhql.remote.exchange import Exchange
+from fedhql.remote.hub import Hub
+from fedhql.remote.wire_pb2 import Goodbye
+from fedhql.secure.fixed_point import FixedPoint
+from fedhql.secure.masks import NotTheSum, unmasked_sum
+
+
+async def ask_for_sum(
+    hub: Hub, names: Sequence[str], states: States, quorum: int
+) -> tuple[Moments, list[str]]:
+    """Moments of the values of those who answered together, and who they are.
+
+    With anybody missing, the masks that it shares with the others are left in their sum, and it
+    says nothing. Then the others are asked again, under a new identity.
+    """
+    wanted, in_vain = set(names), 0
+    while True:
+        await hub.wait_for_quorum(wanted, quorum)
+        cohort = [name for name in hub.present() if name in wanted]
+        keys = [key for name in cohort if (key := hub.sessions[name].masking_key) is not None]
+        # A quorum of 0: everybody who was asked, and is still there, is waited for.
+        exchange = await hub.hold(dict.fromkeys(cohort, states), 0, keys)
+        if len(exchange.answers) == len(cohort):
+            try:
+                return _moments(hub, exchange, cohort), cohort
+            except NotTheSum as error:
+                in_vain += 1
+                _give_up_after(hub.settings.quarantine_after, in_vain, error, cohort)
+                hub.tell(f"{error}: asked again", level="warning")
+                continue
+        _send_late_ones_away(hub, exchange)
+        missing = [name for name in cohort if name not in exchange.answers]
+        hub.tell(f"no answer of {', '.join(missing)}: the others are asked again", level="warning")
+        # Who had nothing to answer is left out, unless that leaves too few; then it is asked, and
+        # refused, until it is quarantined.
+        silent = set(missing) - exchange.waiting
+        left = [name for name in hub.present() if name in wanted - silent]
+        wanted = wanted - silent if len(left) >= quorum else set(names)
+
+
+def _moments(hub: Hub, exchange: Exchange, cohort: Sequence[str]) -> Moments:
+    assert hub.secure_value_bound is not None
+    words = unmasked_sum(exchange.answers.values())
+    B = len(exchange.states[cohort[0]])
+    return FixedPoint(len(cohort), hub.secure_value_bound).moments(words.reshape(2, B, -1))
+
+
+def _send_late_ones_away(hub: Hub, exchange: Exchange) -> None:
+    """Before anybody is asked again: they come back with new keys.
+
+    An answer that came after all would complete the older sum, and its difference from the newer
+    one is that member's own values. A connection that is closed is one we cannot read from.
+    """
+    for name in sorted(exchange.waiting):
+        session = hub.sessions.get(name)
+        if session is not None and session.asked == exchange.number:
+            hub.members[name].late_answers += 1
+            hub.expel(session, "its answer is late; come again", Goodbye.STOPPED)
+
+
+def _give_up_after(most: int, in_vain: int, error: NotTheSum, cohort: Sequence[str]) -> None:
+    if in_vain >= most:
+        raise NoUsableAnswers(
+            f"{error}, {in_vain} times in a row: one of {', '.join(cohort)} masks otherwise than "
+            "the others, and nobody can see which"
+        )

@@ -1,0 +1,64 @@
+"""Secure aggregation in one process: what is computed is what a federation of owners computes."""
+
+from collections.abc import Callable, Sequence
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedhql.contract import Actions, States, Values
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation import Cohort, PooledAnswers
+from fedhql.secure.fixed_point import LEAST_MEMBERS, FixedPoint, unusable
+from fedhql.secure.masks import Masker, unmasked_sum
+
+
+class SecureCohort:
+    """Any cohort, with every agent's answers masked before they are added up.
+
+    All agents are one owner's, so nothing is hidden from anybody here; it is for seeing what
+    secure aggregation does to learning, by the code that runs between owners.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        *,
+        value_bound: float,
+        draw_key: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
+    ) -> None:
+        self._cohort, self._value_bound, self._exchanges = cohort, value_bound, 0
+        self.names = cohort.names
+        self._maskers = [Masker(name, "one process", draw_key()) for name in self.names]
+
+    def query(self, states: States) -> PooledAnswers:
+        values = self._cohort.query_each([states] * len(self.names))
+        found = {n: unusable(q_BA, self._value_bound) for n, q_BA in enumerate(values)}
+        refused = {n: why for n, why in found.items() if why is not None}
+        members = tuple(n for n in found if n not in refused)
+        if len(members) < LEAST_MEMBERS:
+            reasons = ", ".join(f"{self.names[n]}: {why}" for n, why in refused.items())
+            raise NoUsableAnswers(
+                f"secure aggregation needs {LEAST_MEMBERS} agents with answers that can be used; "
+                f"there are {len(members)} ({reasons})"
+            )
+        fixed = FixedPoint(len(members), self._value_bound)
+        cohort = {self.names[n]: self._maskers[n].public_key for n in members}
+        self._exchanges += 1
+        masked = [
+            self._maskers[n].masked(fixed.encoded(values[n]), (1, self._exchanges), cohort)
+            for n in members
+        ]
+        sums_2BA = unmasked_sum(masked).reshape(2, *values[0].shape)
+        return PooledAnswers(fixed.moments(sums_2BA), members, refused)
+
+    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
+        """For the owner's own evaluation; a server asks `query`."""
+        return self._cohort.query_each(states)
+
+    def self_learn(self, env_steps: int) -> None:
+        self._cohort.self_learn(env_steps)
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        self._cohort.improve(states, actions, targets)
+
+    def close(self) -> None:
+        self._cohort.close()

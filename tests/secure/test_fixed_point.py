@@ -1,0 +1,93 @@
+"""Values as whole numbers: sums that are exact up to rounding, and what follows from them."""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedhql.federation import moments
+from fedhql.secure.fixed_point import LARGEST_ERROR, FixedPoint, most_members, unusable
+
+BOUND = 1e6
+MOST = most_members(BOUND)
+up_to_a_million = st.floats(-BOUND, BOUND, width=32)
+cohorts = st.integers(3, MOST).flatmap(
+    lambda N: hnp.arrays(np.float32, (N, 2, 3), elements=up_to_a_million)
+)
+
+
+def summed(q_NBA: Any, fixed: FixedPoint) -> Any:
+    return np.sum([fixed.encoded(q_BA) for q_BA in q_NBA], axis=0, dtype=np.uint64)
+
+
+def exact(word: int, bits: int) -> Fraction:
+    return Fraction(word, 2**bits)
+
+
+@given(cohorts)
+def test_sums_are_the_exact_ones_within_two_to_the_minus_sixteen(q_NBA: Any) -> None:
+    """In exact arithmetic: a float64 could not tell sums of 10¹² so far apart."""
+    fixed = FixedPoint(len(q_NBA), BOUND)
+    values, squares = summed(q_NBA, fixed)
+    for b, a in np.ndindex(values.shape):
+        plain = [Fraction(float(q)) for q in q_NBA[:, b, a]]
+        value = exact(int(values.view(np.int64)[b, a]), fixed.value_bits)
+        square = exact(int(squares[b, a]), fixed.square_bits)
+        assert abs(value - sum(plain)) <= LARGEST_ERROR
+        assert abs(square - sum(q * q for q in plain)) <= LARGEST_ERROR
+
+
+@pytest.mark.parametrize("bound", [1.0, 37.5, 512.0, 1e3, 1e6])
+@pytest.mark.parametrize("N", [3, 4, 5, 16, 1_024])
+def test_the_largest_values_fit(bound: float, N: int) -> None:
+    """Also where members and bound are powers of two, and there is no room left at all."""
+    N = min(N, most_members(bound))
+    for q in (bound, -bound):
+        fixed = FixedPoint(N, bound)
+        result = fixed.moments(summed(np.full((N, 1, 1), q, dtype=np.float32), fixed))
+        assert result.mean_BA[0, 0] == pytest.approx(q, rel=1e-12)
+        assert result.m2_BA[0, 0] == 0
+
+
+@pytest.mark.parametrize(("bound", "most"), [(1e6, 17), (1e3, 17_000), (1e10, 0), (1e30, 0)])
+def test_there_is_a_limit_to_members_times_values(bound: float, most: int) -> None:
+    found = most_members(bound)
+    assert found == pytest.approx(most, rel=0.3) if most else found == 0
+    assert FixedPoint(found + 1, bound).largest_error > LARGEST_ERROR
+    assert found == 0 or FixedPoint(found, bound).largest_error <= LARGEST_ERROR
+
+
+@given(
+    hnp.arrays(np.float32, (5, 2, 3), elements=st.floats(-500, 500, width=32)),
+    st.sampled_from([1e6, 1e3]),
+)
+def test_moments_are_those_of_the_values(q_NBA: Any, bound: float) -> None:
+    fixed = FixedPoint(5, bound)
+    ours, plain = fixed.moments(summed(q_NBA, fixed)), moments(q_NBA)
+    np.testing.assert_allclose(ours.mean_BA, plain.mean_BA, rtol=1e-12, atol=2**-38)
+    # Of the mean of squares; and one part in 2^50 of what cancels.
+    tolerance = 2.0**-fixed.square_bits + float(np.abs(q_NBA).max()) ** 2 * 2.0**-50
+    np.testing.assert_allclose(ours.variance(), plain.variance(), rtol=0, atol=tolerance)
+    assert (ours.m2_BA >= 0).all()
+
+
+@given(hnp.arrays(np.float32, (2, 3), elements=up_to_a_million))
+def test_members_that_agree_have_no_spread(q_BA: Any) -> None:
+    """Rounding alone would give some, and λ times it would choose between equal actions."""
+    fixed = FixedPoint(5, BOUND)
+    assert not fixed.moments(summed([q_BA] * 5, fixed)).m2_BA.any()
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(np.nan, "NaN or infinity"), (-np.inf, "NaN or infinity"), (1.5e6, "a value of 1.5e+06")],
+)
+def test_what_may_not_be_encoded(value: float, why: str) -> None:
+    q_BA = np.zeros((2, 3), dtype=np.float32)
+    assert unusable(q_BA, BOUND) is None
+    q_BA[1, 1] = value
+    assert why in str(unusable(q_BA, BOUND))

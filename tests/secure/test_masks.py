@@ -1,0 +1,215 @@
+"""Masks: they cancel in the whole cohort's sum, and nowhere else.
+
+The statistical tests have fixed keys, so each passes always or never; with other keys a good
+implementation would fail one of them once in a million times.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from fedhql.secure import masks
+from fedhql.secure.fixed_point import LARGEST_ERROR, LEAST_MEMBERS, FixedPoint
+from fedhql.secure.masks import Identity, Masker, NotTheSum, UnsafeToMask, unmasked_sum
+
+FEDERATION = "a federation"
+NAMES = ("ann", "bob", "cyd", "dan", "eve")
+BOUND = 1e6
+ERROR_RATE = 1e-6
+WORDS = 2**15
+
+
+@cache
+def key_of(name: str, which: int = 0) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(hashlib.sha256(f"{name} {which}".encode()).digest())
+
+
+def masker(name: str, which: int = 0) -> Masker:
+    return Masker(name, FEDERATION, key_of(name, which))
+
+
+def cohort_of(*names: str) -> dict[str, bytes]:
+    return {name: key_of(name).public_key().public_bytes_raw() for name in names}
+
+
+def masked_by(
+    maskers: Mapping[str, Masker], values: Mapping[str, Any], identity: Identity
+) -> list[Any]:
+    cohort = cohort_of(*maskers)
+    return [maskers[name].masked(values[name], identity, cohort) for name in maskers]
+
+
+@given(
+    st.permutations(NAMES),
+    st.lists(st.integers(0, 1), min_size=len(NAMES), max_size=len(NAMES)),
+    st.integers(0, 2**32),
+)
+def test_sums_are_right_whoever_drops_out_in_whatever_order(
+    order: Sequence[str], pace: Sequence[int], seed: int
+) -> None:
+    """Again and again under new identities, by ever fewer, until there are three."""
+    rng = np.random.default_rng(seed)
+    q = {name: rng.uniform(-BOUND, BOUND, (2, 3)).astype(np.float32) for name in NAMES}
+    left, leaving = {name: masker(name) for name in NAMES}, list(order)
+    for number, how_many in enumerate((0, *pace), start=1):
+        for _ in range(how_many):
+            if len(left) > LEAST_MEMBERS:
+                del left[leaving.pop()]
+        fixed = FixedPoint(len(left), BOUND)
+        words = {name: fixed.encoded(q[name]) for name in left}
+        total = unmasked_sum(masked_by(left, words, (1, number))).reshape(2, 2, 3)
+        exact = np.sum(list(words.values()), axis=0, dtype=np.uint64)
+        np.testing.assert_array_equal(total, exact)  # which test_fixed_point compares with plain
+        mean = fixed.moments(total).mean_BA
+        plain = np.sum([q[name].astype(np.float64) for name in left], axis=0)
+        np.testing.assert_allclose(mean * len(left), plain, rtol=0, atol=LARGEST_ERROR)
+
+
+def assert_uniform(words: Any) -> None:
+    """Bytes by value, and by value at each place in a word, as often as those drawn at random."""
+    counted = np.ascontiguousarray(words).view(np.uint8)
+    for bytes_ in (counted, *counted.reshape(-1, 8).T):
+        observed, expected = np.bincount(bytes_, minlength=256), len(bytes_) / 256
+        statistic = ((observed - expected) ** 2 / expected).sum()
+        assert chi2.sf(statistic, 255) > ERROR_RATE
+        assert chi2.cdf(statistic, 255) > ERROR_RATE  # nor are they more even than that
+
+
+def test_no_single_answer_can_be_told_from_random_bytes() -> None:
+    """Whatever was masked, here nothing at all: the words a server could best tell from noise."""
+    nothing = np.zeros(WORDS, dtype=np.uint64)
+    with pytest.raises(AssertionError):
+        assert_uniform(nothing)
+    for answer in masked_by({name: masker(name) for name in NAMES}, dict.fromkeys(NAMES, nothing),
+                            (1, 1)):  # fmt: skip
+        assert_uniform(answer)
+
+
+def test_nor_can_two_answers_of_one_member_be_compared() -> None:
+    nothing, ann, cohort = np.zeros(WORDS, dtype=np.uint64), masker("ann"), cohort_of(*NAMES)
+    answers = [ann.masked(nothing, identity, cohort) for identity in ((1, 1), (1, 2), (2, 1))]
+    fewer = ann.masked(nothing, (2, 2), cohort_of(*NAMES[:3]))
+    again = masker("ann", which=1)  # after it has come back
+    answers += [fewer, again.masked(nothing, (1, 1), cohort | {"ann": again.public_key})]
+    for one, other in permutations(answers, 2):
+        assert_uniform(one - other)
+
+
+def test_all_but_two_members_and_the_server_together_learn_two_members_sum() -> None:
+    """They can take off every mask but the one that the two share."""
+    nothing, cohort = np.zeros(WORDS, dtype=np.uint64), cohort_of(*NAMES)
+    secret = {name: np.full(WORDS, n, dtype=np.uint64) for n, name in enumerate(NAMES, start=1)}
+    answers = dict(
+        zip(NAMES, masked_by({n: masker(n) for n in NAMES}, secret, (1, 1)), strict=True)
+    )
+    # What colluders contribute to the two honest members' masks, they know.
+    info = masks._information((1, 1), cohort)
+    for honest in ("ann", "dan"):
+        for colluder in ("bob", "cyd", "eve"):
+            shared = masker(colluder)._secret(honest, cohort[honest])
+            stream = masks._stream(shared, info, WORDS + 1)
+            answers[honest] = answers[honest] + (stream if colluder < honest else -stream)
+        assert_uniform((answers[honest][:-1]) - nothing)
+    both = (answers["ann"] + answers["dan"])[:-1]
+    np.testing.assert_array_equal(both, secret["ann"] + secret["dan"])
+
+
+def test_masks_are_never_used_twice() -> None:
+    words, cohort, ann = np.ones(4, dtype=np.uint64), cohort_of(*NAMES), masker("ann")
+    ann.masked(words, (2, 5), cohort)
+    for replayed in ((2, 5), (2, 4), (1, 9)):
+        with pytest.raises(UnsafeToMask, match=r"after \(2, 5\): masks are used once"):
+            ann.masked(words, replayed, cohort)
+    ann.masked(words, (2, 6), cohort)
+    ann.masked(words, (3, 1), cohort)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "why"),
+    [
+        (cohort_of("ann", "bob"), "a cohort of 2, allowed: at least 3"),
+        (cohort_of("bob", "cyd", "dan"), "a cohort without ann"),
+        (cohort_of("ann", "bob", "cyd") | {"ann": cohort_of("bob")["bob"]}, "or with another key"),
+        (cohort_of("ann", "bob", "cyd") | {"bob": b"short"}, "key of bob is none"),
+        (cohort_of("ann", "bob", "cyd") | {"bob": bytes(32)}, "key of bob is none"),
+    ],
+)
+def test_cohorts_in_which_masks_protect_nothing(cohort: Any, why: str) -> None:
+    with pytest.raises(UnsafeToMask, match=why):
+        masker("ann").masked(np.ones(4, dtype=np.uint64), (1, 1), cohort)
+
+
+def answers(identity: Identity = (1, 1), **changed: bytes) -> list[Any]:
+    """Of all, but ann was told of other keys."""
+    words, cohort = np.arange(6, dtype=np.uint64), cohort_of(*NAMES)
+    return [
+        masker(name).masked(words, identity, cohort | (changed if name == "ann" else {}))
+        for name in NAMES
+    ]
+
+
+@given(st.integers(0, 4), st.integers(0, 6), st.integers(0, 63))
+def test_an_altered_answer_is_noticed(member: int, word: int, bit: int) -> None:
+    found = answers()
+    assert unmasked_sum(found).tolist() == [0, 5, 10, 15, 20, 25]
+    found[member][word] ^= np.uint64(1 << bit)
+    with pytest.raises(NotTheSum):
+        unmasked_sum(found)
+
+
+def test_a_replayed_answer_and_a_replayed_key_are_noticed() -> None:
+    now = answers((1, 2))
+    for found in (
+        [answers((1, 1))[0], *now[1:]],  # an older answer under a new identity
+        [now[0], now[0], *now[2:]],  # one member's in the place of another's
+        now[:-1],  # somebody is missing
+        answers((1, 2), bob=masker("bob", which=1).public_key),  # a key bob had before
+    ):
+        with pytest.raises(NotTheSum):
+            unmasked_sum(found)
+
+
+def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any) -> list[int]:
+    """docs/protocol.md read once more, in plain Python."""
+
+    def joined(*parts: bytes) -> bytes:
+        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+    def digest(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, "sha256")
+
+    check = sum((2 * i + 1) * 0x9E3779B97F4A7C15 * word for i, word in enumerate(words)) % 2**64
+    answer = [*words, check]
+    numbers = [part.to_bytes(8, "little") for part in identity]
+    members = [part for n in sorted(cohort) for part in (n.encode(), cohort[n])]
+    info = hashlib.sha256(joined(b"fedhql mask", *numbers, *members)).digest()
+    for other in cohort.keys() - {name}:
+        shared = key_of(name).exchange(key_of(other).public_key())
+        pair = [part for n in sorted((name, other)) for part in (n.encode(), cohort[n])]
+        about = joined(b"fedhql pair", FEDERATION.encode(), *pair)
+        secret = digest(digest(bytes(32), shared), about + b"\x01")
+        cipher = Cipher(algorithms.ChaCha20(digest(secret, info + b"\x01"), bytes(16)), mode=None)
+        stream = cipher.encryptor().update(bytes(8 * len(answer)))
+        sign = 1 if name < other else -1
+        for i in range(len(answer)):
+            mask = int.from_bytes(stream[8 * i : 8 * i + 8], "little")
+            answer[i] = (answer[i] + sign * mask) % 2**64
+    return answer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masks_are_those_that_the_protocol_describes(name: str) -> None:
+    words, cohort = [3, 2**64 - 1, 0, 2**63], cohort_of(*NAMES)
+    found = masker(name).masked(np.array(words, dtype=np.uint64), (7, 11), cohort)
+    assert found.tolist() == by_the_book(name, words, (7, 11), cohort)
