@@ -335,7 +335,7 @@ def test_rules_and_broadcasts_differ() -> None:
         assert all((one != other).any() for other in rounds[:number])
 
 
-@pytest.mark.parametrize("rule", ["median-mad", "trimmed", "bellman-weighted"])
+@pytest.mark.parametrize("rule", ["median-mad", "hampel", "trimmed", "bellman-weighted"])
 def test_an_agent_that_diverged_takes_nobody_with_it(rule: str) -> None:
     """What it says is a number, but its square is none in float32."""
     grid = Compiled(rule=rule, all_actions=True, affordable=(0, 0, 0))._grid

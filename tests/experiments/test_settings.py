@@ -58,7 +58,7 @@ def test_resolved_settings_read_back_as_themselves() -> None:
         (
             "federation.rule=median",
             r"federation.rule: 'median' is wrong; allowed: 'mean-std', 'bernstein', 'median-mad', "
-            r"'trimmed', 'bellman-weighted'",
+            r"'hampel', 'trimmed', 'bellman-weighted'",
         ),
         (
             "federation.broadcast=all",

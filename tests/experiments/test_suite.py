@@ -75,7 +75,7 @@ def test_ablations_change_one_choice_each() -> None:
 
 def test_every_rule_is_attacked_in_every_way() -> None:
     runs = plan("attacks", arms=())
-    named = ["mean-std", "median-mad", "trimmed-1", "trimmed-2", "bellman-weighted"]
+    named = ["mean-std", "median-mad", "hampel", "trimmed-1", "trimmed-2", "bellman-weighted"]
     assert [run.directory.path.name for run in runs] == named
     assert {run.settings.federation.rule for run in runs} == set(RULES) - {"bernstein"}
     clean = ["independent", "fedhql"]

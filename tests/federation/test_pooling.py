@@ -25,6 +25,8 @@ POOLS: dict[str, Callable[..., Any]] = {
     "std": pooling.std,
     "median": pooling.median,
     "mad": pooling.mad,
+    "near mean": pooling.near_mean,
+    "near std": pooling.near_std,
     "trimmed mean": partial(pooling.trimmed_mean, trim=1),
     "trimmed std": partial(pooling.trimmed_std, trim=1),
     "share trimmed mean": partial(pooling.trimmed_mean, trim=0.3),
@@ -70,6 +72,11 @@ def test_by_hand() -> None:
     assert pooling.trimmed_mean(q, 0.2) == pytest.approx(10 / 3)
     assert pooling.trimmed_mean(q, 2) == 3
     assert pooling.trimmed_std(q, 1) == pytest.approx(math.sqrt(14 / 9))
+    assert pooling.near_mean(q) == pytest.approx(11 / 4)  # all within 3 · 1.4826 · 2 but 100
+    assert pooling.near_std(q) == pytest.approx(math.sqrt(35 / 16))
+    two_far_above = np.array([1.0, 2.0, 4.0, 1e6, 1e6])[:, None, None]
+    assert pooling.median(two_far_above) == 4
+    assert pooling.near_mean(two_far_above) == pytest.approx(7 / 3)
     weights = np.array([1.0, 0.0, 1.0, 2.0, 0.0])
     assert pooling.weighted_mean(q, where=weights) == pytest.approx(14 / 4)
     assert pooling.weighted_std(q, where=weights) == pytest.approx(math.sqrt(11 / 4))
@@ -84,6 +91,17 @@ def test_the_median_and_its_distances(q: Any) -> None:
         return 1.4826 * middle([abs(value - centre) for value in values])
 
     close(pooling.mad(q), by_loop(q, distance))
+
+
+@given(hnp.arrays(np.float64, shapes, elements=st.integers(-40, 40)))
+def test_what_is_near_the_median(q: Any) -> None:
+    def near(values: list[float]) -> list[float]:
+        centre = middle(values)
+        most = 3 * 1.4826 * middle([abs(value - centre) for value in values])
+        return [value for value in values if abs(value - centre) <= most]
+
+    close(pooling.near_mean(q), by_loop(q, lambda values: mean_of(near(values))))
+    close(pooling.near_std(q), by_loop(q, lambda values: std_of(near(values))), atol=1e-6)
 
 
 @given(q_values, trims)
@@ -262,3 +280,10 @@ def test_weights_among_those_that_are_usable() -> None:
     assert pooling.weights_among(weights, usable).tolist() == [3, 0, 0]
     unknown = np.array([0.0, 0.0, 2.0])
     assert pooling.weights_among(unknown, usable).tolist() == [1, 1, 0]
+
+
+def test_the_smallest_numbers_are_near_each_other() -> None:
+    """Though half of one is 0, and the median with it."""
+    q = np.full((2, 1, 1), 5e-324)
+    assert pooling.near_mean(q) == pytest.approx(0)
+    assert pooling.near_std(q) == pytest.approx(0)

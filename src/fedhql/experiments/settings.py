@@ -41,7 +41,9 @@ class EnvironmentSettings(_Section):
 class FederationSettings(_Section):
     """Algorithm 1.a. Nothing here concerns how an agent learns."""
 
-    rule: Literal["mean-std", "bernstein", "median-mad", "trimmed", "bellman-weighted"] = "mean-std"
+    rule: Literal[
+        "mean-std", "bernstein", "median-mad", "hampel", "trimmed", "bellman-weighted"
+    ] = "mean-std"
     """The centre and the spread of all agents' values, and how actions are scored from them."""
     exploration: float = Field(1.0, ge=0)
     """λ, of all rules but bernstein"""

@@ -47,6 +47,7 @@ ABLATIONS: dict[str, Sequence[str]] = {
 ATTACKED_RULES: dict[str, Sequence[str]] = {
     "mean-std": (),
     "median-mad": ("federation.rule=median-mad",),
+    "hampel": ("federation.rule=hampel",),
     "trimmed-1": ("federation.rule=trimmed", "federation.trim=1"),
     "trimmed-2": ("federation.rule=trimmed", "federation.trim=2"),
     "bellman-weighted": ("federation.rule=bellman-weighted",),

@@ -12,6 +12,7 @@ Array = TypeVar("Array", bound=Any)  # a NumPy or JAX array, returned as it came
 MAD_TO_STD = 1.4826  # a normal distribution's standard deviation over its MAD
 ERROR_FLOOR = 0.1  # relative Bellman errors well below it count alike
 SMALL = 1e-6
+NEAR = 3.0  # of the spread about the median: Hampel's identifier of outliers
 
 
 def mean(q: Array, *, where: Any = True) -> Array:
@@ -49,6 +50,18 @@ def trimmed_std(q: Array, trim: Any, *, where: Any = True) -> Array:
     """Of the same values, about their mean."""
     ranked, shares = _kept(q, trim, where)
     return _deviation(ranked, shares)
+
+
+def near_mean(q: Array, *, where: Any = True) -> Array:
+    """Of the values within 3 spreads of the median; there is always one."""
+    near, shares = _near_median(q, where)
+    centre: Array = (shares * near).sum(axis=0)
+    return centre
+
+
+def near_std(q: Array, *, where: Any = True) -> Array:
+    """Of the same values, about their mean."""
+    return _deviation(*_near_median(q, where))
 
 
 def agents_cut(trim: Any, n: Any, xp: Any) -> Any:
@@ -127,6 +140,15 @@ def _kept(q: Array, trim: Any, where: Any) -> tuple[Array, Any]:
     cut, rank = agents_cut(trim, n, xp), beside(xp.arange(q.shape[0]), q)
     kept = (rank >= cut) & (rank < n - cut)
     return xp.where(kept, _ranked(q, where), 0), kept / (n - 2 * cut)
+
+
+def _near_median(q: Array, where: Any) -> tuple[Array, Any]:
+    """Values, 0 for outliers, and the share each has of their mean."""
+    xp = q.__array_namespace__()
+    away = xp.where(beside(where, q), abs(q - median(q, where=where)), xp.inf)
+    # The nearest stay in any case: halves of the smallest numbers there are get lost.
+    kept = away <= xp.maximum(NEAR * mad(q, where=where), away.min(axis=0))
+    return xp.where(kept, q, 0), kept / kept.sum(axis=0)
 
 
 def _shared(q: Array, weights: Any) -> tuple[Array, Any]:

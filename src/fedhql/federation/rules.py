@@ -49,6 +49,11 @@ def median_mad(exploration: Any) -> Rule:
     return _upper_bound(pooling.median, pooling.mad, exploration)
 
 
+def hampel(exploration: Any) -> Rule:
+    """Values far from the median, by its own measure, are left out for each state and action."""
+    return _upper_bound(pooling.near_mean, pooling.near_std, exploration)
+
+
 def trimmed(exploration: Any, trim: Any) -> Rule:
     """`trim` agents at each end, or that share of them, are left out for each state and action."""
     centre, spread = pooling.trimmed_mean, pooling.trimmed_std
@@ -73,6 +78,7 @@ RULES: dict[str, tuple[Callable[..., Rule], tuple[str, ...]]] = {
     "mean-std": (mean_std, ("exploration",)),
     "bernstein": (bernstein, ("bound", "confidence")),
     "median-mad": (median_mad, ("exploration",)),
+    "hampel": (hampel, ("exploration",)),
     "trimmed": (trimmed, ("exploration", "trim")),
     "bellman-weighted": (bellman_weighted, ("exploration",)),
 }
