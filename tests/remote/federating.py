@@ -20,7 +20,7 @@ from fedhql.experiments.served import open_home, read_served_settings, task_of
 from fedhql.remote.credentials import Credentials
 from fedhql.remote.gate import Gate
 from fedhql.remote.hub import Hub
-from fedhql.remote.journal import Journal, MemberRecord, read_members
+from fedhql.remote.journal import Journal, MemberRecord
 from fedhql.remote.member import Member
 from fedhql.remote.wire_pb2 import Task
 from tests.remote.recording import Recorder, fingerprints, improvements_of, learned_of, told
@@ -235,7 +235,8 @@ def events(home: Path) -> str:
 
 
 def accounts(home: Path) -> dict[str, MemberRecord]:
-    return {member.name: member for member in read_members(home / "journal.sqlite")}
+    with closing(Journal(home / "journal.sqlite", read_only=True)) as journal:
+        return journal.members()
 
 
 def broadcast(home: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Real processes, ended by `kill -9` in the middle of what they do; and what an operator does."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
         assert running.interrupt("ann", signal.SIGTERM) == 130
         assert "says goodbye: its owner stops it" in running.log("server")
         assert running.interrupt("server") == 0
-        assert "quarantined" in CliRunner().invoke(app, ["status", str(tmp_path / "home")]).stdout
+        status = CliRunner().invoke(app, ["status", str(tmp_path / "home")]).stdout
+        assert re.match(r"federation \w+: \w+, round \d+, \d+ improvements\n", status)
+        assert "cyd is quarantined after 3 refused answers" in status
         running.serve("--release", "cyd")
         assert "cyd is released from quarantine" in running.log("server")
         running.join("ann")

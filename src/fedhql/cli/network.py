@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,7 @@ Insecure = Annotated[
 Certificates = Annotated[
     Path, typer.Option(metavar="DIR", help="Holds ca.crt, NAME.crt and NAME.key (fedhql certs).")
 ]
+EVENTS = 10  # the newest, in `status`
 JsonLog = Annotated[bool, typer.Option("--log-json", help="One JSON object a line, on stderr.")]
 
 
@@ -222,13 +223,7 @@ def status(
     """Show a federation's members, budgets and recent events."""
     console = Console()
     if Path(where).is_dir():
-        from fedhql.remote.journal import read_members
-
-        path = Path(where) / "journal.sqlite"
-        if not path.exists():
-            raise SettingsError(f"{where} holds no federation: there is no {path.name}")
-        found = [vars(member) | {"state": member.state()} for member in read_members(path)]
-        console.print(_members_table(found))
+        _print_journal(console, Path(where) / "journal.sqlite")
         return
     url = (where if "//" in where else f"http://{where}").rstrip("/") + "/status.json"
     try:
@@ -239,13 +234,36 @@ def status(
         raise SettingsError(f"no status from {url} ({reason}); serve with --http") from error
     p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
     latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
-    about = (
-        f"{found['environment']}, federation {found['federation']}: {found['stage']}, round "
-        f"{found['round']}, {found['improvements']} improvements{latency}"
+    about = f"{found['environment']}, {_headline(found)}{latency}"
+    _print_status(console, about, found["members"], found["events"][:EVENTS])
+
+
+def _print_journal(console: Console, path: Path) -> None:
+    from fedhql.remote.journal import Journal
+
+    if not path.exists():
+        raise SettingsError(f"{path.parent} holds no federation: there is no {path.name}")
+    with closing(Journal(path, read_only=True)) as journal:
+        about = {key: journal.fact(key) for key in ("federation", "improvements")}
+        about |= journal.fact("position") or {"stage": "not begun", "round": 0}
+        members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
+        events = [vars(event) for event in journal.events(EVENTS)]
+    _print_status(console, _headline(about), members, events)
+
+
+def _headline(found: dict[str, Any]) -> str:
+    return (
+        f"federation {found['federation']}: {found['stage']}, round {found['round']}, "
+        f"{found['improvements'] or 0} improvements"
     )
+
+
+def _print_status(
+    console: Console, about: str, members: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> None:
     console.print(_as_it_is(about), soft_wrap=True)
-    console.print(_members_table(found["members"]))
-    for event in found["events"][:10]:
+    console.print(_members_table(members))
+    for event in events:
         console.print(_as_it_is(f"{event['time']} {event['text']}"), soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ server's environments stand after it, and what each member was charged for it.
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -92,7 +92,11 @@ class MemberRecord:
 class Journal:
     """One file, one writer. Not shared between threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Read only: for whoever looks on while the server runs, or after it has stopped."""
+        if read_only:
+            self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            return
         self._database = sqlite3.connect(path, isolation_level=None)
         # Full: what was sent to a member is on disk before it is sent, even if power fails.
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -105,7 +109,12 @@ class Journal:
         return None if row is None else json.loads(row[0])
 
     def members(self) -> dict[str, MemberRecord]:
-        return {member.name: member for member in _members(self._database)}
+        """By number; what another version has written besides is left out."""
+        found = self._database.execute("SELECT record FROM members").fetchall()
+        known = {field.name for field in fields(MemberRecord)}
+        records = [json.loads(text) for (text,) in found]
+        members = [MemberRecord(**{k: v for k, v in r.items() if k in known}) for r in records]
+        return {member.name: member for member in sorted(members, key=lambda m: m.number)}
 
     def improvements(self) -> list[Improvement]:
         found = self._database.execute("SELECT message FROM improvements ORDER BY number")
@@ -172,18 +181,3 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         database.execute("ROLLBACK")
         raise
     database.execute("COMMIT")
-
-
-def read_members(path: Path) -> list[MemberRecord]:
-    """For whoever looks on while the server runs, or after it has stopped."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        return _members(database)
-
-
-def _members(database: sqlite3.Connection) -> list[MemberRecord]:
-    """By number; what another version has written besides is left out."""
-    found = database.execute("SELECT record FROM members").fetchall()
-    known = {field.name for field in fields(MemberRecord)}
-    records = [json.loads(text) for (text,) in found]
-    members = [MemberRecord(**{k: v for k, v in r.items() if k in known}) for r in records]
-    return sorted(members, key=lambda member: member.number)
