@@ -288,3 +288,29 @@ def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
     }
     for agent in settings.agents:
         assert common.items() <= {"kind": agent.kind, **agent.options}.items()
+
+
+@pytest.mark.parametrize("task", ["cartpole", "lunarlander"])
+@pytest.mark.parametrize("agents", [5, 10])
+def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
+    """The same agents and budget, and as many server steps for an env step of theirs."""
+    paper = read_settings(preset_text(f"{task}-n{agents}"))
+    plus = read_settings(preset_text(f"{task}-n{agents}-plus"))
+    differ = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]
+    assert sorted({key.rpartition(".")[2] for key in differ}) == [
+        "broadcast",
+        "improvement_learning_rate",
+        "learning_rate",
+        "query_batch",
+        "rule",
+        "self_learning_env_steps",
+        "server_environments",
+    ]
+    assert [key for key in differ if key.endswith(".learning_rate")] == ["federation.learning_rate"]
+    ours, theirs = plus.federation, paper.federation
+    assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")
+    assert (ours.carry_over, ours.learning_rate) == (True, 1)
+    assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-3}
+    assert ours.query_batch * theirs.self_learning_env_steps == (
+        theirs.query_batch * ours.self_learning_env_steps
+    )

@@ -238,7 +238,7 @@ app.add_typer(certificates.app, name="certs")
 def presets() -> None:
     """List the experiments that ship with fedhql."""
     for name in preset_names():
-        typer.echo(f"{name:16} {preset_description(name)}")
+        typer.echo(f"{name:21} {preset_description(name)}")
 
 
 @app.command()

@@ -26,7 +26,7 @@ from fedhql.cluster.session import Cluster
 from fedhql.errors import RunDirectoryError, SettingsError
 from fedhql.experiments.on_ray import OnRay
 from fedhql.experiments.places import Place
-from fedhql.experiments.suite import SEEDS, SUITES, SuiteRun, plan_suite, run_suite
+from fedhql.experiments.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
@@ -55,8 +55,12 @@ def suite(
         float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
     ] = 1.0,
     seeds: Annotated[
-        str, typer.Option(metavar="0,1,...", help="Every arm runs once with each seed.")
-    ] = ",".join(map(str, SEEDS)),
+        str | None,
+        typer.Option(
+            metavar="0,1,...",
+            help="Every arm runs once with each seed.  [default: 0 to 4; searches: from 100 on]",
+        ),
+    ] = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,7 +108,7 @@ def suite(
             path,
             budget_fraction=budget_fraction,
             arms=arm or [],
-            seeds=parse_seeds(seeds),
+            seeds=parse_seeds(seeds) if seeds else [],
             overrides=settings or [],
         )
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedhql.errors import SettingsError
 from fedhql.experiments.arms import require_arm
 from fedhql.experiments.places import Place
-from fedhql.experiments.presets import preset_text
+from fedhql.experiments.presets import PAST_THE_PAPER, PLUS, preset_text
 from fedhql.experiments.run import Display, run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.federation.attacks import ATTACKS
@@ -57,10 +57,39 @@ ATTACKED_ARMS = tuple(f"attack={attack},attackers={k}" for k in (1, 2) for attac
 
 @dataclass(frozen=True)
 class Suite:
-    """Runs, each a preset with some settings changed, and the arms all of them have."""
+    """Runs, each a preset with some settings changed, and the arms and seeds all of them have."""
 
     runs: Mapping[str, tuple[str, Sequence[str]]]  # name -> preset, overrides
     arms: Sequence[str] = ARMS
+    seeds: Sequence[int] = SEEDS
+
+
+# What the -plus presets come from, on seeds of its own: first everything but the length of rounds,
+# then that. `fedhql suite plus-search --budget-fraction 0.2`
+SEARCH_SEEDS = (100, 101, 102)
+SEARCHED_WORDS = tuple(
+    f"rule={rule},learning_rate={rate},server_environments={environments}"
+    for rule in ("mean-std", "median-mad", "trimmed,trim=0.2", "bellman-weighted")
+    for rate in (0.5, 1)
+    for environments in ("reset", "carry-over")
+)
+GENTLE = "agents.improvement_learning_rate=1e-3"
+PLUS_SEARCH = {
+    "plus-search": Suite(
+        {
+            "cartpole-n5": ("cartpole-n5", PAST_THE_PAPER),
+            "cartpole-n5-gentle": ("cartpole-n5", (*PAST_THE_PAPER, GENTLE)),
+            "cartpole-n10": ("cartpole-n10", PAST_THE_PAPER),
+        },
+        arms=SEARCHED_WORDS,
+        seeds=SEARCH_SEEDS,
+    ),
+    "plus-search-rounds": Suite(
+        {name + PLUS: (name + PLUS, ()) for name in ("cartpole-n5", "cartpole-n10")},
+        arms=("rule=mean-std", "rule=bellman-weighted"),
+        seeds=SEARCH_SEEDS,
+    ),
+}
 
 
 def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
@@ -74,6 +103,8 @@ SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
         {name: ("cartpole-n5", changed) for name, changed in ABLATIONS.items()},
         arms=(INDEPENDENT, FEDHQL),
     ),
+    "plus": Suite({name + PLUS: (name + PLUS, ()) for name in PAPER}, arms=(FEDHQL,)),
+    **PLUS_SEARCH,
     "attacks": _under_attack(ATTACKED_RULES),
     **{f"attacks-{rule}": _under_attack({rule: of}) for rule, of in ATTACKED_RULES.items()},
 }
@@ -101,10 +132,10 @@ def plan_suite(
     *,
     budget_fraction: float,
     arms: Sequence[str] = (),
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = (),
     overrides: Sequence[str] = (),
 ) -> list[SuiteRun]:
-    """With the suite's own arms, if none are given."""
+    """With the suite's own arms and seeds, if none are given."""
     if name not in SUITES:
         raise SettingsError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
     if not 0 < budget_fraction <= 1:
@@ -114,10 +145,10 @@ def plan_suite(
         whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
         budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
         settings = read_settings(preset_text(preset), [budget, *changed, *overrides])
-        wanted = arms or SUITES[name].arms
+        wanted, chosen = arms or SUITES[name].arms, seeds or SUITES[name].seeds
         named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once
         directory = RunDirectory(out / run)
-        runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(seeds))))
+        runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(chosen))))
     return runs
 
 
