@@ -46,7 +46,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are cartpole-n10, cartpole-n5"),
+        (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are cartpole-n10, cartpole-n10-plus"),
         (["none.toml"], "none.toml cannot be read"),
         (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
         (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),
