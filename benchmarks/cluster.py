@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhql.cluster.resources import Resources
-from fedhql.cluster.session import Cluster, connected, import_ray
+from fedhql.cluster.session import RAYS_OWN, Cluster, connected, import_ray
 from fedhql.contract import Actions, States, Values
 from fedhql.experiments.build import build_batch, build_server, gather_here
 from fedhql.experiments.jax_setup import prepare_jax
@@ -191,7 +191,8 @@ def server() -> None:
 @contextmanager
 def nodes_of_one_core(count: int) -> Iterator[str]:
     """A head that does no work, and nodes pinned to a core each -> the address."""
-    import_ray()  # with our settings for a busy machine
+    os.environ.update(RAYS_OWN)  # which are for a busy machine, too
+    import_ray()
     from ray.cluster_utils import Cluster as NodesHere
 
     cores = sorted(os.sched_getaffinity(0))

@@ -5,11 +5,12 @@ those that run tests. This one has none. It ends, and its nodes with it, when it
 does: also if whoever started it is killed.
 """
 
+import os
 import subprocess
 import sys
 from typing import Any
 
-from fedhql.cluster.session import import_ray
+from fedhql.cluster.session import RAYS_OWN, import_ray
 
 PARTING_SECONDS = 60.0
 
@@ -45,7 +46,9 @@ class Nodes:
 
 def main() -> None:
     """In that process: a line for each command that has been obeyed, the first is the address."""
-    import_ray()  # with our settings for a busy machine
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever Ray has to say is none of them
+    os.environ.update(RAYS_OWN)  # which are for a busy machine, too
+    import_ray()
     from ray.cluster_utils import Cluster as NodesHere
 
     nodes: Any = NodesHere(
@@ -53,11 +56,11 @@ def main() -> None:
     )
     try:
         worker = nodes.add_node(num_cpus=1, resources={"away": 3})
-        print(nodes.address, flush=True)
+        print(nodes.address, file=answers, flush=True)
         for _ in sys.stdin:
             nodes.remove_node(worker, allow_graceful=False)
             worker = nodes.add_node(num_cpus=1, resources={"away": 3})
-            print("replaced", flush=True)
+            print("replaced", file=answers, flush=True)
     finally:
         nodes.shutdown()
 

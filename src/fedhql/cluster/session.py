@@ -24,6 +24,7 @@ RAYS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what its daemons would print here; their logs have it
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
+    "RAY_worker_niceness": "0",  # as with other engines; it would be 15
     "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
 }
 
