@@ -211,6 +211,7 @@ def nodes_of_one_core(count: int) -> Iterator[str]:
 
 
 def suite_seconds(nodes: int, *options: str) -> float:
+    """Of the command; the nodes are there before it starts."""
     with nodes_of_one_core(nodes) as address, tempfile.TemporaryDirectory() as home:
         command = [str(FEDHQL), "suite", "cartpole-n5", "--engine", "ray", "--address", address]
         begun = time.perf_counter()
@@ -231,14 +232,15 @@ def weak(repeats: int) -> None:
 
 def _compare(options: dict[int, tuple[str, ...]], repeats: int) -> None:
     suite_seconds(2, *options[2])  # programs are compiled, and kept
-    took = by_turns(
-        {str(nodes): partial(suite_seconds, nodes, *more) for nodes, more in options.items()},
-        repeats,
-    )
-    print("| nodes | seconds |\n|---|---|")
+    took: dict[int, list[float]] = {nodes: [] for nodes in options}
+    for _ in range(repeats):
+        for nodes, more in options.items():  # by turns
+            took[nodes].append(suite_seconds(nodes, *more))
+    print("| nodes | seconds, the median | each |\n|---|---|---|")
     for nodes, seconds in took.items():
-        print(f"| {nodes} | {seconds:.1f} |")
-    print(f"\none node's time over two nodes': {took['1'] / took['2']:.2f}")
+        each = ", ".join(f"{one:.1f}" for one in seconds)
+        print(f"| {nodes} | {np.median(seconds):.1f} | {each} |")
+    print(f"\none node's time over two nodes': {np.median(took[1]) / np.median(took[2]):.2f}")
 
 
 def main() -> None:
