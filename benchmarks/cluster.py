@@ -1,6 +1,6 @@
 """What Ray costs, how cost grows with agents, states and nodes, and what the server costs at scale.
 
-    python benchmarks/cluster.py [exchange|agents|batch|server|suite|weak ...]
+    python benchmarks/cluster.py [exchange|batch|tabular|dqn|server|suite|weak ...]
 
 Contenders take turns within one run; a figure is a median, and a ratio is what counts. `suite` and
 `weak` start Ray nodes of one core each, pinned to different cores, and take minutes.
@@ -120,18 +120,17 @@ def federation_of(kind: str, count: int) -> ExperimentSettings:
     )
 
 
-def agents(most_actors: int) -> None:
+def agents(kind: str, most_actors: int) -> None:
     print("\nA round: 500 self-learning steps an agent, then 16 server steps on 128 states\n")
     print("| agents | where | gathered in | self-learning | federation | a server step |")
     print("|---|---|---|---|---|---|")
     prepare_jax()
     with connected(None) as cluster:
-        for kind in AGENTS:
-            for count in (5, 20, 80, 200):
-                settings = federation_of(kind, count)
-                print(_round_row(kind, "in process", settings, gather_here))
-                if count <= most_actors:
-                    print(_round_row(kind, "Ray", settings, partial(gather_on_ray, cluster)))
+        for count in (5, 20, 80, 200):
+            settings = federation_of(kind, count)
+            print(_round_row(kind, "in process", settings, gather_here))
+            if count <= most_actors:
+                print(_round_row(kind, "Ray", settings, partial(gather_on_ray, cluster)))
 
 
 def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any) -> str:
@@ -245,7 +244,7 @@ def _compare(options: dict[int, tuple[str, ...]], repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    every = ("exchange", "batch", "agents", "server")
+    every = ("exchange", "batch", *AGENTS, "server")
     parser.add_argument("what", nargs="*", default=every, choices=[*every, "suite", "weak"])
     parser.add_argument("--most-actors", type=int, default=20, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of suite and weak")
@@ -256,8 +255,8 @@ def main() -> None:
                 exchange(chosen.most_actors)
             case "batch":
                 batch()
-            case "agents":
-                agents(chosen.most_actors)
+            case "tabular" | "dqn":
+                agents(what, chosen.most_actors)
             case "server":
                 server()
             case "suite":
