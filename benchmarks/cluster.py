@@ -1,6 +1,6 @@
 """What Ray costs, how cost grows with agents, states and nodes, and what the server costs at scale.
 
-    python benchmarks/cluster.py [exchange|agents|batch|server|suite|weak ...]
+    python benchmarks/cluster.py [exchange|batch|tabular|dqn|server|suite|weak ...]
 
 Contenders take turns within one run; a figure is a median, and a ratio is what counts. `suite` and
 `weak` start Ray nodes of one core each, pinned to different cores, and take minutes.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhql.cluster.resources import Resources
-from fedhql.cluster.session import Cluster, connected, import_ray
+from fedhql.cluster.session import RAYS_OWN, Cluster, connected, import_ray
 from fedhql.contract import Actions, States, Values
 from fedhql.experiments.build import build_batch, build_server, gather_here
 from fedhql.experiments.jax_setup import prepare_jax
@@ -120,18 +120,17 @@ def federation_of(kind: str, count: int) -> ExperimentSettings:
     )
 
 
-def agents(most_actors: int) -> None:
+def agents(kind: str, most_actors: int) -> None:
     print("\nA round: 500 self-learning steps an agent, then 16 server steps on 128 states\n")
     print("| agents | where | gathered in | self-learning | federation | a server step |")
     print("|---|---|---|---|---|---|")
     prepare_jax()
     with connected(None) as cluster:
-        for kind in AGENTS:
-            for count in (5, 20, 80, 200):
-                settings = federation_of(kind, count)
-                print(_round_row(kind, "in process", settings, gather_here))
-                if count <= most_actors:
-                    print(_round_row(kind, "Ray", settings, partial(gather_on_ray, cluster)))
+        for count in (5, 20, 80, 200):
+            settings = federation_of(kind, count)
+            print(_round_row(kind, "in process", settings, gather_here))
+            if count <= most_actors:
+                print(_round_row(kind, "Ray", settings, partial(gather_on_ray, cluster)))
 
 
 def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any) -> str:
@@ -191,7 +190,8 @@ def server() -> None:
 @contextmanager
 def nodes_of_one_core(count: int) -> Iterator[str]:
     """A head that does no work, and nodes pinned to a core each -> the address."""
-    import_ray()  # with our settings for a busy machine
+    os.environ.update(RAYS_OWN)  # which are for a busy machine, too
+    import_ray()
     from ray.cluster_utils import Cluster as NodesHere
 
     cores = sorted(os.sched_getaffinity(0))
@@ -210,6 +210,7 @@ def nodes_of_one_core(count: int) -> Iterator[str]:
 
 
 def suite_seconds(nodes: int, *options: str) -> float:
+    """Of the command; the nodes are there before it starts."""
     with nodes_of_one_core(nodes) as address, tempfile.TemporaryDirectory() as home:
         command = [str(FEDHQL), "suite", "cartpole-n5", "--engine", "ray", "--address", address]
         begun = time.perf_counter()
@@ -230,19 +231,20 @@ def weak(repeats: int) -> None:
 
 def _compare(options: dict[int, tuple[str, ...]], repeats: int) -> None:
     suite_seconds(2, *options[2])  # programs are compiled, and kept
-    took = by_turns(
-        {str(nodes): partial(suite_seconds, nodes, *more) for nodes, more in options.items()},
-        repeats,
-    )
-    print("| nodes | seconds |\n|---|---|")
+    took: dict[int, list[float]] = {nodes: [] for nodes in options}
+    for _ in range(repeats):
+        for nodes, more in options.items():  # by turns
+            took[nodes].append(suite_seconds(nodes, *more))
+    print("| nodes | seconds, the median | each |\n|---|---|---|")
     for nodes, seconds in took.items():
-        print(f"| {nodes} | {seconds:.1f} |")
-    print(f"\none node's time over two nodes': {took['1'] / took['2']:.2f}")
+        each = ", ".join(f"{one:.1f}" for one in seconds)
+        print(f"| {nodes} | {np.median(seconds):.1f} | {each} |")
+    print(f"\none node's time over two nodes': {np.median(took[1]) / np.median(took[2]):.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    every = ("exchange", "batch", "agents", "server")
+    every = ("exchange", "batch", *AGENTS, "server")
     parser.add_argument("what", nargs="*", default=every, choices=[*every, "suite", "weak"])
     parser.add_argument("--most-actors", type=int, default=20, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of suite and weak")
@@ -253,8 +255,8 @@ def main() -> None:
                 exchange(chosen.most_actors)
             case "batch":
                 batch()
-            case "agents":
-                agents(chosen.most_actors)
+            case "tabular" | "dqn":
+                agents(what, chosen.most_actors)
             case "server":
                 server()
             case "suite":

@@ -1,12 +1,11 @@
 """Files of work on another machine: whole or without effect, in an order that can be resumed."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedhql.cluster import files
-from fedhql.cluster.files import Chunk, FileReceiver, FileSender, Whole, files_below
+from fedhql.cluster.files import FileReceiver, FileSender, Parcel, files_below
 
 
 class Clock:
@@ -35,25 +34,31 @@ class Pair:
         self.there, self.here = tmp_path / "there", tmp_path / "here"
         self.there.mkdir()
         self.clock = Clock()
-        self.messages: list[Any] = []
-        self.sender = FileSender(self.there, self.messages.append, self.clock)
+        self.parcels: list[Parcel] = []
+        self.sender = FileSender(self.there, self.parcels.append, self.clock)
         self.receiver = FileReceiver(self.here, tmp_path / "aside", [])
 
     def deliver(self, count: int | None = None) -> bool:
-        taken = self.messages[:count]
-        del self.messages[:count]
-        return [self.receiver.receive(message) for message in taken][-1]
+        taken = self.parcels[:count]
+        del self.parcels[:count]
+        return [self.receiver.receive(parcel) for parcel in taken][-1]
 
 
 def test_what_changes_arrives_and_what_goes_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(files, "PARCEL_BYTES", 4)
     pair = Pair(tmp_path)
     write(pair.there, rows="0123456789", empty="", grids__0__lanes="a")
     (pair.there / ".lock").touch()
     pair.sender.send()
-    assert len([m for m in pair.messages if isinstance(m, Chunk) and m.path == "rows"]) == 3
+    sizes = [[(path, len(content)) for path, content in each.pieces] for each in pair.parcels]
+    assert sizes == [
+        [("empty", 0), ("grids/0/lanes", 1)],
+        [("rows", 4)],
+        [("rows", 4)],
+        [("rows", 2)],
+    ]
     pair.deliver()
     assert content(pair.here) == {"rows": "0123456789", "empty": "", "grids/0/lanes": "a"}
     write(pair.there, rows="01234567890")
@@ -63,10 +68,11 @@ def test_what_changes_arrives_and_what_goes_is_removed(
     assert content(pair.here) == {"rows": "01234567890", "empty": ""}
     assert not (pair.here / "grids").exists()
     pair.sender.send()
-    assert pair.messages == []  # nothing has changed
+    assert pair.parcels == []  # nothing has changed
 
 
-def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
+def test_a_checkpoint_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PARCEL_BYTES", 1)
     pair = Pair(tmp_path)
     write(
         pair.there, cell__rows="1", **{"cell__round-1__agent": "one", "cell__round-1__state": "1"}
@@ -76,7 +82,8 @@ def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
     (pair.there / "cell/round-1").rename(pair.there / "cell/round-2")
     write(pair.there, cell__rows="12")
     pair.sender.send()
-    while not isinstance(pair.messages[0], Whole):
+    assert len(pair.parcels) == 6
+    while pair.parcels[0].whole is None:
         assert not pair.deliver(1)
         assert content(pair.here)["cell/rows"] == "1"
         assert {path.name for path in (pair.here / "cell").glob("round-*")} == {"round-1"}
@@ -120,18 +127,18 @@ def test_results_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_sending_takes_a_small_share_of_the_time(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
 
-    def slowly(message: Any) -> None:
+    def slowly(parcel: Parcel) -> None:
         pair.clock.now += 1.0
-        pair.messages.append(message)
+        pair.parcels.append(parcel)
 
     pair.sender = FileSender(pair.there, slowly, pair.clock)
     write(pair.there, rows="1")
     pair.sender.send_if_due()
-    assert pair.clock.now == 2.0  # a chunk, and that it is all
+    assert pair.clock.now == 1.0
     write(pair.there, rows="12")
-    pair.clock.now += 99.0
+    pair.clock.now += 49.0
     pair.sender.send_if_due()
-    assert pair.clock.now == 101.0
+    assert pair.clock.now == 50.0
     pair.clock.now += 1.0
     pair.sender.send_if_due()
-    assert pair.clock.now == 104.0
+    assert pair.clock.now == 52.0

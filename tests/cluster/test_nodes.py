@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedhql.cluster import session
-from fedhql.cluster.session import Cluster, connected, import_ray
+from fedhql.cluster.session import Cluster, connected
 from fedhql.cluster.versions import versions_here
 from fedhql.errors import ClusterError
 from fedhql.experiments.books import Progress
@@ -21,14 +20,7 @@ from fedhql.experiments.run import run_experiment
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.results.checkpoints import latest_checkpoint
 from fedhql.results.run_directory import Cell, RunDirectory
-
-pytestmark = [
-    # It forks to start nodes, which hangs at times in a process in which JAX has threads.
-    pytest.mark.slow,
-    # Ray leaves the sockets and processes of nodes that were killed to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
-]
+from tests.cluster.nodes import Nodes
 
 EXPERIMENT = """
 [environment]
@@ -45,30 +37,6 @@ episodes = 1
 episode_step_limit = 5
 best_episodes = 10
 """
-
-
-class Nodes:
-    """A head that does no work of its own, and one other node at a time."""
-
-    def __init__(self) -> None:
-        import_ray()  # with our settings for a busy machine
-        from ray.cluster_utils import Cluster as NodesHere
-
-        self._nodes: Any = NodesHere(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False},
-        )
-        self.address: str = self._nodes.address
-        self.add_one()
-
-    def kill_one(self) -> None:
-        self._nodes.remove_node(self._worker, allow_graceful=False)
-
-    def add_one(self) -> None:
-        self._worker: Any = self._nodes.add_node(num_cpus=1, resources={"away": 3})
-
-    def shutdown(self) -> None:
-        self._nodes.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +125,7 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
     settings = experiment(hurry)
 
     def replace_the_node() -> None:
-        nodes.kill_one()
-        nodes.add_one()
+        nodes.replace_one()
         hurry.touch()
 
     place = OnRay(cluster, time.monotonic)
@@ -207,8 +174,7 @@ def test_a_node_with_agents_is_killed(
     settings = experiment(hurry, away=True)
 
     def replace_the_node() -> None:
-        nodes.kill_one()
-        nodes.add_one()
+        nodes.replace_one()
         hurry.touch()
 
     place = AgentsOnRay(cluster, jobs=1)

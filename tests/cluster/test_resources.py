@@ -1,12 +1,16 @@
 """What agents ask of a cluster, and what a cluster says to it. No Ray is needed here."""
 
+from pathlib import Path
+
 import pytest
 
+from fedhql.cluster import session
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
 from fedhql.experiments.settings import differing_keys, read_settings
+from fedhql.results.files import locked
 
 EXPERIMENT = """
 [environment]
@@ -88,3 +92,25 @@ def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[ray\]'"), connected(None):
         pass
+
+
+def test_what_a_killed_run_left_goes_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SCRATCH_HOME", tmp_path)
+    killed, running, strange = (tmp_path / f"fedhql-ray-{name}" for name in ("a", "b", "c"))
+    for home in (killed, running, strange):
+        (home / "session_1").mkdir(parents=True)
+    (killed / ".lock").touch()
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else/.lock").touch()
+    with locked(running, wait=False), session._scratch() as ours:
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "else",
+            running.name,
+            strange.name,  # somebody may be about to lock it
+            Path(ours).name,
+        }
+        with session._scratch():
+            assert Path(ours).is_dir()
+    assert not Path(ours).exists()

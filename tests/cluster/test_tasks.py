@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.cluster.files import Chunk, FileReceiver, Whole
+from fedhql.cluster.files import FileReceiver, Parcel
 from fedhql.cluster.tasks import MOST_LOSSES, Task, _Running
 from fedhql.errors import FedHQLError
 
@@ -17,8 +17,7 @@ def running(home: Path) -> _Running:
 
 def checkpoint(each: _Running, number: int) -> None:
     path = f"cell/round-{number}/state"
-    each.receive(Chunk(path, b"state"))
-    each.receive(Whole(frozenset([path])))
+    each.receive(Parcel([(path, b"state")], frozenset([path])))
 
 
 def test_a_task_that_gets_no_further_is_given_up(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Commands about several arms or runs at once: suite, report, compare, archive."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -99,8 +100,9 @@ def suite(
         return "auto", OnRay(cluster, time.monotonic)
 
     def draw(finished: SuiteRun) -> None:
-        directory = finished.directory
-        draw_figures([load_run(directory.path)], directory.figures, _rng())
+        if len(runs) > 1:  # else its figures are the report's, below
+            directory = finished.directory
+            draw_figures([load_run(directory.path)], directory.figures, _rng())
 
     with local_directory(out, time.monotonic) as (path, mirror):
         runs = plan_suite(
@@ -131,6 +133,8 @@ def suite(
             fail("interrupted; the same command goes on", INTERRUPTED)
         finished = [load_run(run.directory.path) for run in runs]
         page = _report(finished, path / "report", PAPER_LEVEL, console)
+        if len(runs) == 1:
+            shutil.copytree(path / "figures", runs[0].directory.figures, dirs_exist_ok=True)
     _say_where(console, f"{out.rstrip('/')}/{page.name}")
 
 

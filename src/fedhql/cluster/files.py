@@ -1,42 +1,40 @@
 """Files of work on another machine, as they change, into the run directory they belong to.
 
-No file system is shared. A part that is sent is whole or has no effect: files are put aside as
-they arrive, and take their places when the sender says that it has sent all of this moment. Rows
-and exported agents go first, then checkpoints, then results: a checkpoint is never newer than the
-rows it counts on.
+No file system is shared. What is sent is whole or has no effect: files are put aside as they
+arrive, and take their places when the sender says that it has sent all of this moment. Rows and
+exported agents go first, then checkpoints, then results: a checkpoint is never newer than the rows
+it counts on.
 """
 
-import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-CHUNK_BYTES = 8 * 2**20
+from fedhql.results.files import sync
+
+PARCEL_BYTES = 8 * 2**20
 SHARE_OF_RUN = 0.02  # of the time, for sending
 MIN_PAUSE_SECONDS = 1.0
 
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of one file, in order."""
-
-    path: str
-    content: bytes
+Signature = tuple[int, int, int]  # inode, size, time of change
 
 
 @dataclass(frozen=True)
-class Whole:
-    """All that has changed until now is sent; these files exist, and no others."""
+class Parcel:
+    """Pieces of files, in order: many small files in one message, a large one in several."""
 
-    paths: frozenset[str]
+    pieces: Sequence[tuple[str, bytes]]  # path, content
+    # With the last one: all that has changed until now is sent; these files exist, and no others.
+    whole: frozenset[str] | None = None
 
 
 class FileSender:
     """Sends what changes below a directory, from the process that changes it."""
 
-    def __init__(self, home: Path, send: Callable[[Any], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, home: Path, send: Callable[[Parcel], None], clock: Callable[[], float]
+    ) -> None:
         self._home, self._send, self._clock = home, send, clock
         self._sent = signatures(home)
         self._next_due = clock()
@@ -49,15 +47,23 @@ class FileSender:
     def send(self) -> None:
         begun = self._clock()
         now = signatures(self._home)
-        for path, signature in now.items():
-            if self._sent.get(path) != signature:
-                for content in _chunks(self._home / path):
-                    self._send(Chunk(path, content))
         if now != self._sent:
-            self._send(Whole(frozenset(now)))
+            self._send_changed(now)
         self._sent = now
         ended = self._clock()
         self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+
+    def _send_changed(self, now: dict[str, Signature]) -> None:
+        pieces: list[tuple[str, bytes]] = []
+        size = 0
+        for path in (path for path in now if self._sent.get(path) != now[path]):
+            for content in _pieces(self._home / path):
+                if size + len(content) > PARCEL_BYTES:
+                    self._send(Parcel(pieces))
+                    pieces, size = [], 0
+                pieces.append((path, content))
+                size += len(content)
+        self._send(Parcel(pieces, frozenset(now)))
 
 
 class FileReceiver:
@@ -69,21 +75,19 @@ class FileReceiver:
         shutil.rmtree(aside, ignore_errors=True)
         self._arrived: set[str] = set()
 
-    def receive(self, message: Chunk | Whole) -> bool:
+    def receive(self, parcel: Parcel) -> bool:
         """-> whether there is a checkpoint now that has not been there before."""
-        if isinstance(message, Whole):
-            return self._put_in_place(message.paths)
-        path = self._aside / message.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab" if message.path in self._arrived else "wb") as file:
-            file.write(message.content)
-            file.flush()
-            os.fsync(file.fileno())
-        self._arrived.add(message.path)
-        return False
+        for path, content in parcel.pieces:
+            (self._aside / path).parent.mkdir(parents=True, exist_ok=True)
+            with (self._aside / path).open("ab" if path in self._arrived else "wb") as file:
+                file.write(content)
+            self._arrived.add(path)
+        return parcel.whole is not None and self._put_in_place(parcel.whole)
 
     def _put_in_place(self, paths: frozenset[str]) -> bool:
         further = False
+        for path in self._arrived:
+            sync(self._aside / path)
         for path in sorted(self._arrived, key=_turn):
             unit = _unit(path)
             if not (self._aside / unit).exists():  # its checkpoint has been moved as one
@@ -106,7 +110,7 @@ def files_below(home: Path, parts: Iterable[str]) -> dict[str, bytes]:
     return {name: (home / name).read_bytes() for name in _visible(home, found)}
 
 
-def signatures(home: Path) -> dict[str, tuple[int, int, int]]:
+def signatures(home: Path) -> dict[str, Signature]:
     stats = {name: (home / name).stat() for name in _visible(home, sorted(home.rglob("*")))}
     return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
@@ -117,10 +121,10 @@ def _visible(home: Path, paths: Iterable[Path]) -> list[str]:
     return [p.as_posix() for p in relative if not any(part.startswith(".") for part in p.parts)]
 
 
-def _chunks(path: Path) -> Iterable[bytes]:
+def _pieces(path: Path) -> Iterable[bytes]:
     with path.open("rb") as file:
-        yield file.read(CHUNK_BYTES)  # once, if empty
-        while content := file.read(CHUNK_BYTES):
+        yield file.read(PARCEL_BYTES)  # once, if empty
+        while content := file.read(PARCEL_BYTES):
             yield content
 
 

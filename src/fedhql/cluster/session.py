@@ -2,19 +2,24 @@
 
 import logging
 import os
+import shutil
 import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedhql.cluster.resources import Resources, in_words
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
+from fedhql.results.files import locked
 
 OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray; what does not fit goes to its disk
+SCRATCH_HOME = Path("/tmp")  # because the path of a socket has to be short
+SCRATCH_PREFIX = "fedhql-ray-"
 # Sums must not depend on how many threads there are. NPROC is what XLA takes for its cores.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"), "1"
@@ -24,6 +29,7 @@ RAYS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what its daemons would print here; their logs have it
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
+    "RAY_worker_niceness": "0",  # as with other engines; it would be 15
     "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
 }
 
@@ -82,16 +88,12 @@ def connected(address: str | None) -> Iterator[Cluster]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     with ExitStack() as stack:
         if address is None:
-            # In /tmp, because the path of a socket has to be short.
-            scratch = tempfile.TemporaryDirectory(
-                prefix="fedhql-ray-", dir="/tmp", ignore_cleanup_errors=True
-            )
             options |= {
                 "address": "local",  # whatever RAY_ADDRESS says
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_node_ip_address": "127.0.0.1",
-                "_temp_dir": stack.enter_context(scratch),
+                "_temp_dir": stack.enter_context(_scratch()),
             }
         else:
             options |= {"address": address}
@@ -117,6 +119,21 @@ def import_ray() -> Any:
             raise
         raise MissingExtra.named("ray", "--engine ray") from error
     return ray
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A directory for a Ray of our own. Those of runs that were killed go: their locks are free."""
+    for lock in SCRATCH_HOME.glob(f"{SCRATCH_PREFIX}*/.lock"):
+        with suppress(OSError), locked(lock.parent, wait=False):  # else it is in use, or not ours
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=SCRATCH_PREFIX, dir=SCRATCH_HOME, ignore_cleanup_errors=True
+        ) as home,
+        locked(Path(home), wait=True),
+    ):
+        yield home
 
 
 @contextmanager

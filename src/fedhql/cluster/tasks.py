@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from fedhql.cluster.files import Chunk, FileReceiver, Whole, files_below
+from fedhql.cluster.files import FileReceiver, Parcel, files_below
 from fedhql.cluster.versions import require_versions
 from fedhql.errors import FedHQLError
 
@@ -75,7 +75,7 @@ def run_tasks(
                     lost = running.pop(stream)
                     lost.note_loss(why)
                     start(lost)
-                case Chunk() | Whole():
+                case Parcel():
                     running[stream].receive(message)
                 case BaseException():
                     raise message
@@ -101,8 +101,8 @@ class _Running:
         }
         return remote.options(**options).remote(self._task.messages, files, versions)
 
-    def receive(self, message: Chunk | Whole) -> None:
-        if self._receiver.receive(message):
+    def receive(self, parcel: Parcel) -> None:
+        if self._receiver.receive(parcel):
             self._losses = 0
 
     def note_loss(self, why: str) -> None:

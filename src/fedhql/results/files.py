@@ -16,7 +16,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -28,13 +28,13 @@ def whole_directory(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     yield temporary
     for entry in (*temporary.rglob("*"), temporary):
-        _sync(entry)
+        sync(entry)
     old = path.with_name(f".{path.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():  # unlike a file, a directory cannot be replaced by one rename
         path.rename(old)
     temporary.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -47,7 +47,7 @@ def locked(directory: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
