@@ -109,7 +109,7 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (
             THREE,
             "attack=noise",
-            r"attack.attackers is 0, of attack.name = 'noise'; allowed: 1 to 2",
+            r"attack.attackers is 0, of attack.name = 'noise'; allowed: 1 to 1 of 3",
         ),
         (THREE, "attackers=1", r"attack.attackers is 1: needs attack.name; allowed: nan, huge"),
         (THREE, "attack=nan,attackers=3", r"attackers is 3.*allowed: 1 to 2 of 3 agents"),
@@ -119,7 +119,7 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
             r"--arm attack=lie.*: attack.name: 'lie' .*'nan', 'huge'",
         ),
         (THREE, "attack=nan,attackers=x", r"attack.attackers: 'x' is wrong; allowed: a whole"),
-        (SETTINGS, "attack=nan,attackers=1", r"allowed: none of a single agent"),
+        (SETTINGS, "attack=nan,attackers=1", r"allowed: none of 1 agents"),
         (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], mes
     ("overrides", "message"),
     [
         (("attack.attackers=2",), r"attack.attackers is 2: needs attack.name; allowed: nan, huge"),
-        (("attack.name=noise",), r"attack.attackers is 0, of .* 'noise'; allowed: 1 to 4 of 5"),
+        (("attack.name=noise",), r"attack.attackers is 0, of .* 'noise'; allowed: 1 to 3 of 5"),
         (("attack.name=nan", "attack.attackers=5"), r"attackers is 5, .*; allowed: 1 to 4 of 5"),
         ((SECURE, "attack.name=nan", "attack.attackers=1"), r"attacks are on plain answers"),
         (("attack.attackers=-1",), r"attack.attackers: -1 is wrong; allowed: a whole number >= 0"),

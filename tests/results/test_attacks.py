@@ -184,3 +184,19 @@ def test_thirteen_arms_look_thirteen_ways() -> None:
     arms = {f"attack={name},attackers={k}": ARMS["fedhql"] for name in names for k in (1, 2)}
     chosen = styles([run_of(ARMS | arms)])
     assert len({str(style) for style in chosen.values()}) == len(chosen) > 13
+
+
+def test_an_arm_that_changes_the_rule_is_named_by_its_own() -> None:
+    trimmed = settings(agents=3)
+    trimmed["federation"] |= {"rule": "trimmed", "trim": 1.0}
+    lies = "attack=noise,attackers=1"
+    arms = {f"{own}{lies}": ARMS["fedhql"] for own in ("", "rule=hampel,", "trim=0.4,", "bound=2,")}
+    found = attack_scores(
+        [run_of(arms, settings_=trimmed)], np.random.default_rng(0), at=1.0, level=0.8
+    )
+    assert {score.rule for score in found} == {
+        "trimmed, trim = 1",
+        "hampel",
+        "trimmed, trim = 0.4",
+        "trimmed, trim = 1, b = 2",
+    }

@@ -139,15 +139,15 @@ def run(
         str | None,
         typer.Option(
             metavar="|".join(ATTACKS),
-            help="What --attackers answer the server's queries with (attack.name).",
+            help="What --attackers answer the server's queries with.",
         ),
     ] = None,
     attackers: Annotated[
         int | None,
         typer.Option(
             metavar="K",
-            help="The last K agents lie to the server, to see what its rule withstands "
-            "(attack.attackers).",
+            help="Every federated arm also with its last K agents lying to the server, to see what "
+            "it withstands: arms attack=NAME,attackers=K.",
         ),
     ] = None,
     resume: Annotated[
@@ -178,8 +178,6 @@ def run(
     overrides = [
         *(settings or []),
         *([f"budget.env_steps_per_agent={budget}"] if budget is not None else []),
-        *([f"attack.name={attack}"] if attack is not None else []),
-        *([f"attack.attackers={attackers}"] if attackers is not None else []),
     ]
     chosen = _read(experiment, overrides)
     if backbone is not None:
@@ -195,6 +193,7 @@ def run(
         directory = RunDirectory(path)
         going_on = resume and directory.is_run()
         default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
+        arms = [*(arm or default_arms), *_attacked(arm or [FEDHQL], attack, attackers)]
         try:
             with (
                 LiveDisplay(console) as display,
@@ -205,7 +204,7 @@ def run(
                 run_experiment(
                     chosen,
                     directory,
-                    arms=[require_arm(chosen, name) for name in arm or default_arms],
+                    arms=[require_arm(chosen, name) for name in arms],
                     seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
                     engine=how,
                     resume=resume,
@@ -232,6 +231,14 @@ app.command()(network.serve)
 app.command()(network.join)
 app.command()(network.status)
 app.add_typer(certificates.app, name="certs")
+
+
+def _attacked(arms: list[str], attack: str | None, attackers: int | None) -> list[str]:
+    """Those that federate, under attack."""
+    lies = [f"attack={attack}"] if attack is not None else []
+    lies += [f"attackers={attackers}"] if attackers is not None else []
+    own = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
+    return [",".join([*arm, *lies]) for arm in own] if lies else []
 
 
 @app.command()

@@ -5,6 +5,7 @@ import json
 import logging
 import random
 import signal
+import sqlite3
 import sys
 import time
 import urllib.error
@@ -243,11 +244,14 @@ def _print_journal(console: Console, path: Path) -> None:
 
     if not path.exists():
         raise SettingsError(f"{path.parent} holds no federation: there is no {path.name}")
-    with closing(Journal(path, read_only=True)) as journal:
-        about = {key: journal.fact(key) for key in ("federation", "improvements")}
-        about |= journal.fact("position") or {"stage": "not begun", "round": 0}
-        members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
-        events = [vars(event) for event in journal.events(EVENTS)]
+    try:
+        with closing(Journal(path, read_only=True)) as journal:
+            about = {key: journal.fact(key) for key in ("federation", "improvements")}
+            about |= journal.fact("position") or {"stage": "not begun", "round": 0}
+            members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
+            events = [vars(event) for event in journal.events(EVENTS)]
+    except sqlite3.DatabaseError as error:
+        raise SettingsError(f"{path} is no journal of a federation ({error})") from error
     _print_status(console, _headline(about), members, events)
 
 

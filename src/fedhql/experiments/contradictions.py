@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fedhql.federation import OF_SUMS, RULES
-from fedhql.federation.attacks import ATTACKS
+from fedhql.federation.attacks import ATTACKS, OF_A_SPREAD
 from fedhql.secure.fixed_point import wrong_size
 
 if TYPE_CHECKING:
@@ -51,10 +51,9 @@ def wrong_attack(attack: "AttackSettings", agents: int) -> str | None:
     if attack.attackers and attack.name is None:
         allowed = ", ".join(ATTACKS)
         return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
-    if attack.name is not None and not 1 <= attack.attackers < agents:
-        allowed = (
-            f"1 to {agents - 1} of {agents} agents" if agents > 1 else "none of a single agent"
-        )
+    most = agents - (2 if attack.name in OF_A_SPREAD else 1)
+    if attack.name is not None and not 1 <= attack.attackers <= most:
+        allowed = f"1 to {most} of {agents} agents" if most > 0 else f"none of {agents} agents"
         return (
             f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "
             f"{allowed}"

@@ -76,6 +76,9 @@ ATTACKS: dict[str, Callable[[Seen], Any]] = {
 }
 
 
+OF_A_SPREAD = ("noise", "stealthy")  # which one honest agent has not; they would be no attack
+
+
 def attack_number(name: str | None) -> int:
     """As `attacked` takes it; of no attack, any would do."""
     return 0 if name is None else list(ATTACKS).index(name)

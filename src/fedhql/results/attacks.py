@@ -7,7 +7,7 @@ from io import StringIO
 
 import numpy as np
 
-from fedhql.results.arms import FEDHQL, INDEPENDENT, label, without_attack
+from fedhql.results.arms import INDEPENDENT, changes, label, without_attack
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until
 from fedhql.results.tables import Table
@@ -100,9 +100,15 @@ def _scores(run: Run, arm: str, consumed: float, agents: int) -> Scores:
 
 
 def _rule(run: Run, arm: str) -> str:
-    federation = run.settings["federation"]
-    trim = f", trim = {federation['trim']:g}" if "trim" in federation else ""
-    return f"{federation['rule']}{trim}{f', {label(arm)}' if arm != FEDHQL else ''}"
+    """Its name and number, then what else the arm changes."""
+    federation, changed = run.settings["federation"], changes(arm)
+    own = {key: federation[key] for key in ("rule", "trim") if key in federation}
+    if "rule" in changed:
+        own.pop("trim", None)  # which was for the settings' own
+    own |= {key: changed.pop(key) for key in ("rule", "trim") if key in changed}
+    trim = [f"trim = {float(own['trim']):g}"] if "trim" in own else []
+    others = [label(f"{key}={value}") for key, value in changed.items()]
+    return ", ".join([own["rule"], *trim, *others])
 
 
 def row_names(scores: Sequence[AttackScore]) -> dict[tuple[str, str], str]:
