@@ -275,6 +275,8 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
                 (lambda name, key, _: real(name, key, other), "another's certificate"),
                 (lambda name, key, _: real("x", key, own), "the masking key of another"),
                 (lambda name, key, _: real(name, key[:9], own), "32 bytes"),
+                # Of low order: with it, every secret would be 0.
+                (lambda name, key, _: real(name, bytes(32), own), "computing shared key"),
             ):
                 monkeypatch.setattr(masking, "masking_key", wrong)
                 assert why in await refused(server, tmp_path, credentials=own)

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedhql.errors import CredentialsError, SettingsError
 from fedhql.remote.credentials import (
@@ -340,7 +340,8 @@ class Gate:
         if hello.masking_key.name != name:
             raise _Refused(f"{name} comes with the masking key of another")
         try:
-            X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
+            public = X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
+            X25519PrivateKey.generate().exchange(public)  # which does not work with every one
             require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
         except (CredentialsError, ValueError) as error:
             raise _Refused(f"the masking key of {name} is refused: {error}") from error
