@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedhql.remote.credentials import (
     NAME,
     NAME_RULE,
     Credentials,
+    parse_certificate,
     peer_of,
     read_revoked,
     server_credentials,
@@ -34,6 +35,7 @@ from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task,
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
 LOOK_SECONDS = 2.0  # between looks at the list of revoked certificates, and at who does not go
+EXPIRY_MARGIN = timedelta(minutes=5)  # for clocks that differ
 CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # of one member, whatever breaks
 STREAMS = 4  # in one connection, where a member needs one
 
@@ -86,7 +88,12 @@ class _Visit:
     """A session's connection."""
 
     serial: int  # of the certificate
+    expires: datetime | None  # the one that others check, with secure aggregation
     patience: asyncio.Timeout  # with its reading what it is sent
+
+
+def _is_about_to_expire(at: datetime | None) -> bool:
+    return at is not None and at - EXPIRY_MARGIN <= datetime.now(UTC)
 
 
 def is_loopback(address: str) -> bool:
@@ -198,7 +205,7 @@ class Gate:
         why = self._broken
         try:
             async with asyncio.timeout(None) as patience:
-                self._visits[session] = _Visit(serial, patience)
+                self._visits[session] = _Visit(serial, self._expiry(hello), patience)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
@@ -288,6 +295,8 @@ class Gate:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._lose_patience()
+            for session in [s for s, v in self._visits.items() if _is_about_to_expire(v.expires)]:
+                self._hub.expel(session, f"the certificate of {session.name} expires")
             try:
                 revoked = self._revoked_serials()
             except CredentialsError as error:  # said once; who is here was trusted by an older one
@@ -345,6 +354,15 @@ class Gate:
             require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
         except (CredentialsError, ValueError) as error:
             raise _Refused(f"the masking key of {name} is refused: {error}") from error
+        if _is_about_to_expire(self._expiry(hello)):
+            raise _Refused(f"the certificate of {name} expires")
+
+    def _expiry(self, hello: Hello) -> datetime | None:
+        """After it, whoever comes would be sent this key, refuse it and leave."""
+        if self._credentials is None or self._hub.secure_value_bound is None:
+            return None
+        pem = hello.masking_key.certificate
+        return parse_certificate(pem, "what came with a masking key").not_valid_after_utc
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(
