@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedhql.errors import CredentialsError, SettingsError
+from fedhql.remote.allowance import Allowance, RateLimit
 from fedhql.remote.credentials import (
     NAME,
     NAME_RULE,
@@ -55,32 +56,6 @@ def _require_name(name: str) -> None:
     """One that may stand in logs and files, whoever made the certificate."""
     if not NAME.fullmatch(name):
         raise _Refused(f"a member needs a name of {NAME_RULE}")
-
-
-class _RateLimit:
-    """A bucket that fills at `per_second` and holds `at_once`."""
-
-    def __init__(self, per_second: float, at_once: float, clock: Callable[[], float]) -> None:
-        self._per_second, self._at_once, self._clock = per_second, at_once, clock
-        self._left, self._at = at_once, clock()
-
-    def take(self) -> bool:
-        now = self._clock()
-        self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-@dataclass
-class _Allowance:
-    """Of one member, over all its connections: a new one brings no new allowance."""
-
-    connections: _RateLimit
-    messages: _RateLimit
-    exceeded: bool = False  # which is told once, not at every try
 
 
 @dataclass
@@ -136,7 +111,7 @@ class Gate:
         self._hub, self._federation, self._task = hub, federation, task
         self._credentials, self._revoked, self._clock = credentials, revoked, clock
         self._visits: dict[Session, _Visit] = {}
-        self._allowances: dict[str, _Allowance] = {}
+        self._allowances: dict[str, Allowance] = {}
         self._watch: asyncio.Task[None] | None = None
         settings = hub.settings
         options = channel_options(
@@ -257,12 +232,12 @@ class Gate:
         told, allowance.exceeded = allowance.exceeded, True
         raise _Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
 
-    def _allowance(self, name: str) -> _Allowance:
+    def _allowance(self, name: str) -> Allowance:
         if name not in self._allowances:
             rate = self._hub.settings.most_messages_per_second
-            self._allowances[name] = _Allowance(
-                _RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
-                _RateLimit(rate, max(2 * rate, 1), self._clock),
+            self._allowances[name] = Allowance(
+                RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
+                RateLimit(rate, max(2 * rate, 1), self._clock),
             )
         return self._allowances[name]
 
