@@ -171,7 +171,9 @@ def floor(count: int, repeats: int) -> dict[str, float]:
     member, server = [], []
     for number in range(1, repeats * TURN + 1):
         begun = time.perf_counter()
-        masked = [masker.masked(fixed.encoded(q_BA), (1, number), cohort) for masker in maskers]
+        masked = [
+            masker.masked(fixed.encoded(q_BA), (1, number), cohort, b"") for masker in maskers
+        ]
         between = time.perf_counter()
         fixed.moments(unmasked_sum(masked).reshape(2, STATES, ACTIONS))
         server.append(time.perf_counter() - between)

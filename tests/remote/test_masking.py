@@ -8,10 +8,10 @@ import pytest
 
 from fedhql.remote.credentials import Credentials
 from fedhql.remote.masking import Masking
-from fedhql.remote.wire import WireError, unpack
-from fedhql.remote.wire_pb2 import MaskingKey, Order, OrderId, Query, Welcome
+from fedhql.remote.wire import WireError, pack, unpack
+from fedhql.remote.wire_pb2 import MaskingKey, Order, OrderId, Query, Tensor, Welcome
 from fedhql.secure.fixed_point import FixedPoint
-from fedhql.secure.masks import unmasked_sum
+from fedhql.secure.masks import NotTheSum, unmasked_sum
 from tests.remote.authority import Authority
 
 NAMES = ("ann", "bob", "cyd")
@@ -30,15 +30,21 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Credentia
     }
 
 
-def masking(name: str, credentials: Credentials | None) -> Masking:
+def masking(name: str, credentials: Credentials | None, bound: float = 1e6) -> Masking:
     made = Masking(name, credentials)
-    made.begin(WELCOME)
+    made.begin(Welcome(federation="f", secure_value_bound=bound))
     return made
 
 
-def order(number: int, *keys: MaskingKey, cohort: tuple[str, ...] = NAMES, epoch: int = 1) -> Order:
-    id_ = OrderId(epoch=epoch, number=number)
-    return Order(id=id_, query=Query(cohort=cohort, keys=keys))
+def order(
+    number: int,
+    *keys: MaskingKey,
+    cohort: tuple[str, ...] = NAMES,
+    epoch: int = 1,
+    state: float = 0.0,
+) -> Order:
+    id_, states = OrderId(epoch=epoch, number=number), pack(np.array([state]))
+    return Order(id=id_, query=Query(states=states, cohort=cohort, keys=keys))
 
 
 def test_signed_keys_are_believed_and_told_once(credentials: dict[str, Credentials]) -> None:
@@ -124,8 +130,8 @@ def test_a_key_that_was_replaced_is_not_used_any_more(credentials: dict[str, Cre
     ("cohort", "why"),
     [
         ((), "without masks"),
-        (("ann", "bob"), "a cohort of 2, allowed: at least 3"),
-        (("ann", "bob", "bob"), "a cohort of 2"),
+        (("ann", "bob"), "with 2 members; allowed: 3 to 17"),
+        (("ann", "bob", "bob"), "with 2 members"),
         (("bob", "cyd", "dan"), "a cohort with 'dan', of whom there is no key"),
     ],
 )
@@ -158,3 +164,58 @@ def test_it_begins_once() -> None:
     ann = masking("ann", None)
     with pytest.raises(WireError, match="a second welcome"):
         ann.begin(WELCOME)
+
+
+def test_a_cohort_that_is_too_large_for_the_bound_is_refused() -> None:
+    """Each value would be rounded by more than it may be."""
+    names = tuple(f"m{n}" for n in range(18))
+    members = [masking(name, None) for name in names]
+    keys = [member.key for member in members]
+    with pytest.raises(WireError, match="with 18 members; allowed: 3 to 17"):
+        members[0].answer(order(1, *keys, cohort=names), VALUES)
+    members[0].answer(order(1, *keys, cohort=names[:17]), VALUES)
+
+
+@pytest.mark.parametrize("bound", [1e25, 1e300])
+def test_it_will_not_begin_where_every_value_is_rounded_away(bound: float) -> None:
+    with pytest.raises(WireError, match="no room for fractions"):
+        masking("ann", None, bound)
+
+
+def assert_noise(answers: list[Tensor]) -> None:
+    """The check word says so; and whole words are, where sums of these values are small."""
+    words = [unpack(tensor) for tensor in answers]
+    with pytest.raises(NotTheSum):
+        unmasked_sum(words)
+    total = np.stack(words).sum(axis=0, dtype=np.uint64)[:-1]
+    assert ((total > 2**56) & (total < 2**64 - 2**56)).any()
+
+
+def test_members_that_were_told_different_bounds_leave_noise() -> None:
+    """Else little would be left of those with the larger one, and the sum be the third's values."""
+    members = [masking("ann", None), masking("bob", None), masking("cyd", None, bound=1e3)]
+    keys = [member.key for member in members]
+    assert_noise([member.answer(order(1, *keys), VALUES) for member in members])
+
+
+def test_members_that_were_asked_at_different_states_leave_noise() -> None:
+    """Else one could be asked elsewhere, and the difference of two sums be that one's values."""
+    members = [masking(name, None) for name in NAMES]
+    keys, elsewhere = [member.key for member in members], (0.0, 0.0, 1.0)
+    for number, states in ((1, elsewhere), (2, (0.0, 0.0, -0.0))):
+        asked = [order(number, *keys, state=state) for state in states]
+        assert_noise(
+            [member.answer(each, VALUES) for member, each in zip(members, asked, strict=True)]
+        )
+
+
+def test_an_empty_answer_uses_its_identity_up() -> None:
+    """Or a server could ask again under it, at other states."""
+    ann, *others = (masking(name, None) for name in NAMES)
+    keys = [each.key for each in (ann, *others)]
+    assert not ann.answer(order(2, *keys), np.nan * VALUES).ByteSize()
+    for values in (VALUES, np.nan * VALUES):
+        for number in (1, 2):
+            with pytest.raises(WireError, match="masks are used once"):
+                ann.answer(order(number), values)
+    ann.answer(order(3), VALUES)

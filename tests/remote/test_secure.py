@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.served import read_served_settings
 from fedhql.experiments.settings import read_settings
 from fedhql.federation import Budget, InProcessCohort
-from fedhql.remote import keys, masking
+from fedhql.remote import gate, keys, masking
 from fedhql.remote.hub import Hub
 from fedhql.remote.session import Session
 from fedhql.remote.wire import unpack
@@ -275,9 +276,35 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
                 (lambda name, key, _: real(name, key, other), "another's certificate"),
                 (lambda name, key, _: real("x", key, own), "the masking key of another"),
                 (lambda name, key, _: real(name, key[:9], own), "32 bytes"),
+                # Of low order: with it, every secret would be 0.
+                (lambda name, key, _: real(name, bytes(32), own), "computing shared key"),
             ):
                 monkeypatch.setattr(masking, "masking_key", wrong)
                 assert why in await refused(server, tmp_path, credentials=own)
+
+    asyncio.run(run())
+
+
+def test_who_has_a_certificate_that_expires_has_to_go_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or whoever came after that would be sent its key, refuse it and leave."""
+    authority = Authority(tmp_path / "certs")
+    shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", small(), credentials=shown) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            joined = members.join(NAMES[0], credentials=own, secure_aggregation=True)
+            await server.reach(lambda: NAMES[0] in server.hub.sessions)
+            monkeypatch.setattr(gate, "EXPIRY_MARGIN", timedelta(days=11))  # it is valid for 10
+            with pytest.raises(MemberRefused, match="certificate of agent1 expires"):
+                await asyncio.wait_for(joined, 20)
+            assert "certificate of agent1 expires" in await refused(
+                server, tmp_path / "again", credentials=own
+            )
 
     asyncio.run(run())
 

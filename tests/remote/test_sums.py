@@ -309,6 +309,48 @@ def test_an_altered_answer_spoils_the_sum_which_is_noticed(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
+def test_in_a_row_is_without_anything_between(tmp_path: Path) -> None:
+    """Who drops out between two spoilt sums may be who spoilt the first."""
+
+    async def spoil(rig: Rig, *names: str) -> None:
+        for member in rig.of(*names):
+            report = member.reply()
+            member.say(altered(report) if member.name == "ann" else report)
+        await settled()
+
+    async def test(rig: Rig) -> None:
+        asking = await rig.ask()
+        for _ in range(2):
+            await spoil(rig, *NAMES)
+        for member in rig.of(*NAMES[:-1]):
+            member.answer()
+        rig.members["eve"].leave()
+        await settled()
+        for _ in range(2):
+            await spoil(rig, *NAMES[:-1])
+        for member in rig.of(*NAMES[:-1]):
+            member.answer()
+        assert_sum(await asking, NAMES[:-1])
+
+    run(tmp_path, test)
+
+
+def test_nobody_is_asked_without_masks(tmp_path: Path) -> None:
+    """An exchange with no keys would be a plain one."""
+
+    async def test(rig: Rig) -> None:
+        with pytest.raises(AssertionError):
+            await asyncio.wait_for(rig.hub.ask(dict.fromkeys(NAMES, STATES), 0), DEADLINE / 2)
+        for members in (rig.of("ann"), rig.of()):
+            for member in members:
+                member.session.masking_key = None
+            with pytest.raises(AssertionError):
+                await asyncio.wait_for(ask_for_sum(rig.hub, NAMES, STATES, 3), DEADLINE / 2)
+        assert not any(each.HasField("order") for m in rig.of() for each in m.heard())
+
+    run(tmp_path, test)
+
+
 def test_a_replayed_answer_is_not_taken(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         asking, ann = await rig.ask(), rig.members["ann"]

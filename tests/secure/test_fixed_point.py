@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedhql.federation import moments
-from fedhql.secure.fixed_point import LARGEST_ERROR, FixedPoint, most_members, unusable
+from fedhql.secure.fixed_point import (
+    LARGEST_ERROR,
+    FixedPoint,
+    most_members,
+    unusable,
+    wrong_size,
+)
 
 BOUND = 1e6
 MOST = most_members(BOUND)
@@ -91,3 +97,8 @@ def test_what_may_not_be_encoded(value: float, why: str) -> None:
     assert unusable(q_BA, BOUND) is None
     q_BA[1, 1] = value
     assert why in str(unusable(q_BA, BOUND))
+
+
+@pytest.mark.parametrize("bound", [1e25, 1e200, 1.7e308])
+def test_bounds_that_round_every_value_away(bound: float) -> None:
+    assert "no room for fractions" in str(wrong_size(5, bound, "members"))

@@ -27,6 +27,7 @@ FEDERATION = "a federation"
 NAMES = ("ann", "bob", "cyd", "dan", "eve")
 BOUND = 1e6
 ERROR_RATE = 1e-6
+ABOUT = b"a question"
 WORDS = 2**15
 
 
@@ -47,7 +48,7 @@ def masked_by(
     maskers: Mapping[str, Masker], values: Mapping[str, Any], identity: Identity
 ) -> list[Any]:
     cohort = cohort_of(*maskers)
-    return [maskers[name].masked(values[name], identity, cohort) for name in maskers]
+    return [maskers[name].masked(values[name], identity, cohort, ABOUT) for name in maskers]
 
 
 @given(
@@ -98,10 +99,14 @@ def test_no_single_answer_can_be_told_from_random_bytes() -> None:
 
 def test_nor_can_two_answers_of_one_member_be_compared() -> None:
     nothing, ann, cohort = np.zeros(WORDS, dtype=np.uint64), masker("ann"), cohort_of(*NAMES)
-    answers = [ann.masked(nothing, identity, cohort) for identity in ((1, 1), (1, 2), (2, 1))]
-    fewer = ann.masked(nothing, (2, 2), cohort_of(*NAMES[:3]))
+    answers = [
+        ann.masked(nothing, identity, cohort, ABOUT) for identity in ((1, 1), (1, 2), (2, 1))
+    ]
+    fewer = ann.masked(nothing, (2, 2), cohort_of(*NAMES[:3]), ABOUT)
     again = masker("ann", which=1)  # after it has come back
-    answers += [fewer, again.masked(nothing, (1, 1), cohort | {"ann": again.public_key})]
+    other = ann.masked(nothing, (2, 3), cohort, b"another question")
+    answers += [fewer, other]
+    answers += [again.masked(nothing, (1, 1), cohort | {"ann": again.public_key}, ABOUT)]
     for one, other in permutations(answers, 2):
         assert_uniform(one - other)
 
@@ -114,7 +119,7 @@ def test_all_but_two_members_and_the_server_together_learn_two_members_sum() -> 
         zip(NAMES, masked_by({n: masker(n) for n in NAMES}, secret, (1, 1)), strict=True)
     )
     # What colluders contribute to the two honest members' masks, they know.
-    info = masks._information((1, 1), cohort)
+    info = masks._information((1, 1), cohort, ABOUT)
     for honest in ("ann", "dan"):
         for colluder in ("bob", "cyd", "eve"):
             shared = masker(colluder)._secret(honest, cohort[honest])
@@ -127,12 +132,12 @@ def test_all_but_two_members_and_the_server_together_learn_two_members_sum() -> 
 
 def test_masks_are_never_used_twice() -> None:
     words, cohort, ann = np.ones(4, dtype=np.uint64), cohort_of(*NAMES), masker("ann")
-    ann.masked(words, (2, 5), cohort)
+    ann.masked(words, (2, 5), cohort, ABOUT)
     for replayed in ((2, 5), (2, 4), (1, 9)):
         with pytest.raises(UnsafeToMask, match=r"after \(2, 5\): masks are used once"):
-            ann.masked(words, replayed, cohort)
-    ann.masked(words, (2, 6), cohort)
-    ann.masked(words, (3, 1), cohort)
+            ann.masked(words, replayed, cohort, ABOUT)
+    ann.masked(words, (2, 6), cohort, ABOUT)
+    ann.masked(words, (3, 1), cohort, ABOUT)
 
 
 @pytest.mark.parametrize(
@@ -147,15 +152,15 @@ def test_masks_are_never_used_twice() -> None:
 )
 def test_cohorts_in_which_masks_protect_nothing(cohort: Any, why: str) -> None:
     with pytest.raises(UnsafeToMask, match=why):
-        masker("ann").masked(np.ones(4, dtype=np.uint64), (1, 1), cohort)
+        masker("ann").masked(np.ones(4, dtype=np.uint64), (1, 1), cohort, ABOUT)
 
 
-def answers(identity: Identity = (1, 1), **changed: bytes) -> list[Any]:
-    """Of all, but ann was told of other keys."""
+def answers(identity: Identity = (1, 1), *, about: bytes = ABOUT, **changed: bytes) -> list[Any]:
+    """Of all, but ann was told of other keys, or asked about something else."""
     words, cohort = np.arange(6, dtype=np.uint64), cohort_of(*NAMES)
     return [
-        masker(name).masked(words, identity, cohort | (changed if name == "ann" else {}))
-        for name in NAMES
+        masker("ann").masked(words, identity, cohort | changed, about),
+        *(masker(name).masked(words, identity, cohort, ABOUT) for name in NAMES[1:]),
     ]
 
 
@@ -175,16 +180,22 @@ def test_a_replayed_answer_and_a_replayed_key_are_noticed() -> None:
         [now[0], now[0], *now[2:]],  # one member's in the place of another's
         now[:-1],  # somebody is missing
         answers((1, 2), bob=masker("bob", which=1).public_key),  # a key bob had before
+        answers((1, 2), about=b"another question"),
     ):
         with pytest.raises(NotTheSum):
             unmasked_sum(found)
 
 
+STATES, BOUND_OF_STATES = ("int16", (2, 3), bytes(range(12))), 0.1
+TOLD = bytes.fromhex("9a9999999999b93f")  # that bound
+
+
+def joined(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+
 def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any) -> list[int]:
     """docs/protocol.md read once more, in plain Python."""
-
-    def joined(*parts: bytes) -> bytes:
-        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
     def digest(key: bytes, text: bytes) -> bytes:
         return hmac.digest(key, text, "sha256")
@@ -193,7 +204,10 @@ def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any
     answer = [*words, check]
     numbers = [part.to_bytes(8, "little") for part in identity]
     members = [part for n in sorted(cohort) for part in (n.encode(), cohort[n])]
-    info = hashlib.sha256(joined(b"fedhql mask", *numbers, *members)).digest()
+    sizes = b"".join(size.to_bytes(8, "little") for size in (2, 2, 3))  # 2 actions
+    question = joined(b"fedhql question", TOLD, sizes, b"int16", STATES[2])
+    asked = hashlib.sha256(question).digest()
+    info = hashlib.sha256(joined(b"fedhql mask", *numbers, asked, *members)).digest()
     for other in cohort.keys() - {name}:
         shared = key_of(name).exchange(key_of(other).public_key())
         pair = [part for n in sorted((name, other)) for part in (n.encode(), cohort[n])]
@@ -211,5 +225,23 @@ def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any
 @pytest.mark.parametrize("name", NAMES)
 def test_masks_are_those_that_the_protocol_describes(name: str) -> None:
     words, cohort = [3, 2**64 - 1, 0, 2**63], cohort_of(*NAMES)
-    found = masker(name).masked(np.array(words, dtype=np.uint64), (7, 11), cohort)
+    about = masks.digest_of(*STATES, action_count=2, value_bound=BOUND_OF_STATES)
+    found = masker(name).masked(np.array(words, dtype=np.uint64), (7, 11), cohort, about)
     assert found.tolist() == by_the_book(name, words, (7, 11), cohort)
+
+
+def test_no_two_questions_are_the_same() -> None:
+    dtype, shape, data = STATES
+    digests = [
+        masks.digest_of(*states, action_count=actions, value_bound=bound)
+        for states, actions, bound in (
+            (STATES, 2, 0.1),
+            (STATES, 3, 0.1),
+            (STATES, 2, 0.2),
+            (("uint16", shape, data), 2, 0.1),
+            ((dtype, (3, 2), data), 2, 0.1),
+            ((dtype, (6,), data), 2, 0.1),
+            ((dtype, shape, data[::-1]), 2, 0.1),
+        )
+    ]
+    assert len(set(digests)) == len(digests)

@@ -6,20 +6,22 @@ import time
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedhql.errors import CredentialsError, SettingsError
+from fedhql.remote.allowance import Allowance, RateLimit
 from fedhql.remote.credentials import (
     NAME,
     NAME_RULE,
     Credentials,
+    parse_certificate,
     peer_of,
     read_revoked,
     server_credentials,
@@ -34,6 +36,7 @@ from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task,
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
 LOOK_SECONDS = 2.0  # between looks at the list of revoked certificates, and at who does not go
+EXPIRY_MARGIN = timedelta(minutes=5)  # for clocks that differ
 CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # of one member, whatever breaks
 STREAMS = 4  # in one connection, where a member needs one
 
@@ -55,38 +58,17 @@ def _require_name(name: str) -> None:
         raise _Refused(f"a member needs a name of {NAME_RULE}")
 
 
-class _RateLimit:
-    """A bucket that fills at `per_second` and holds `at_once`."""
-
-    def __init__(self, per_second: float, at_once: float, clock: Callable[[], float]) -> None:
-        self._per_second, self._at_once, self._clock = per_second, at_once, clock
-        self._left, self._at = at_once, clock()
-
-    def take(self) -> bool:
-        now = self._clock()
-        self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-@dataclass
-class _Allowance:
-    """Of one member, over all its connections: a new one brings no new allowance."""
-
-    connections: _RateLimit
-    messages: _RateLimit
-    exceeded: bool = False  # which is told once, not at every try
-
-
 @dataclass
 class _Visit:
     """A session's connection."""
 
     serial: int  # of the certificate
+    expires: datetime | None  # the one that others check, with secure aggregation
     patience: asyncio.Timeout  # with its reading what it is sent
+
+
+def _is_about_to_expire(at: datetime | None) -> bool:
+    return at is not None and at - EXPIRY_MARGIN <= datetime.now(UTC)
 
 
 def is_loopback(address: str) -> bool:
@@ -129,7 +111,7 @@ class Gate:
         self._hub, self._federation, self._task = hub, federation, task
         self._credentials, self._revoked, self._clock = credentials, revoked, clock
         self._visits: dict[Session, _Visit] = {}
-        self._allowances: dict[str, _Allowance] = {}
+        self._allowances: dict[str, Allowance] = {}
         self._watch: asyncio.Task[None] | None = None
         settings = hub.settings
         options = channel_options(
@@ -198,7 +180,7 @@ class Gate:
         why = self._broken
         try:
             async with asyncio.timeout(None) as patience:
-                self._visits[session] = _Visit(serial, patience)
+                self._visits[session] = _Visit(serial, self._expiry(hello), patience)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
@@ -250,12 +232,12 @@ class Gate:
         told, allowance.exceeded = allowance.exceeded, True
         raise _Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
 
-    def _allowance(self, name: str) -> _Allowance:
+    def _allowance(self, name: str) -> Allowance:
         if name not in self._allowances:
             rate = self._hub.settings.most_messages_per_second
-            self._allowances[name] = _Allowance(
-                _RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
-                _RateLimit(rate, max(2 * rate, 1), self._clock),
+            self._allowances[name] = Allowance(
+                RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
+                RateLimit(rate, max(2 * rate, 1), self._clock),
             )
         return self._allowances[name]
 
@@ -288,6 +270,8 @@ class Gate:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._lose_patience()
+            for session in [s for s, v in self._visits.items() if _is_about_to_expire(v.expires)]:
+                self._hub.expel(session, f"the certificate of {session.name} expires")
             try:
                 revoked = self._revoked_serials()
             except CredentialsError as error:  # said once; who is here was trusted by an older one
@@ -340,10 +324,20 @@ class Gate:
         if hello.masking_key.name != name:
             raise _Refused(f"{name} comes with the masking key of another")
         try:
-            X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
+            public = X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
+            X25519PrivateKey.generate().exchange(public)  # which does not work with every one
             require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
         except (CredentialsError, ValueError) as error:
             raise _Refused(f"the masking key of {name} is refused: {error}") from error
+        if _is_about_to_expire(self._expiry(hello)):
+            raise _Refused(f"the certificate of {name} expires")
+
+    def _expiry(self, hello: Hello) -> datetime | None:
+        """After it, whoever comes would be sent this key, refuse it and leave."""
+        if self._credentials is None or self._hub.secure_value_bound is None:
+            return None
+        pem = hello.masking_key.certificate
+        return parse_certificate(pem, "what came with a masking key").not_valid_after_utc
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(

@@ -197,6 +197,7 @@ class Hub:
 
         Again and again, under new identities, until there are `quorum` of them; or TooFew.
         """
+        assert self.secure_value_bound is None  # then there is no asking without a cohort
         while True:
             await self.wait_for_quorum(states, quorum)
             exchange = await self.hold(states, quorum)

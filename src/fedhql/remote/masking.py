@@ -18,8 +18,8 @@ from fedhql.remote.credentials import Credentials
 from fedhql.remote.keys import masking_key, require_signed
 from fedhql.remote.wire import WireError, key_of, pack
 from fedhql.remote.wire_pb2 import MaskingKey, Order, Tensor, Welcome
-from fedhql.secure.fixed_point import FixedPoint, unusable
-from fedhql.secure.masks import Masker, UnsafeToMask
+from fedhql.secure.fixed_point import LEAST_MEMBERS, FixedPoint, unusable, wrong_size
+from fedhql.secure.masks import Masker, UnsafeToMask, digest_of
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class Masking:
                 "server may see this agent's values"
             )
         self._value_bound = welcome.secure_value_bound
+        self._require_room(LEAST_MEMBERS)
         self._masker = Masker(self._name, welcome.federation, self._private)
 
     def answer(self, order: Order, values: Values) -> Tensor:
@@ -55,15 +56,32 @@ class Masking:
                 raise WireError("a question that is to be answered without masks")
             self._meet(order.query.keys)
             cohort = {name: self._keys[name] for name in order.query.cohort}
+            self._require_room(len(cohort))
             if (why := unusable(values, self._value_bound)) is not None:
+                self._masker.use_up(key_of(order.id))
                 log.warning("%s: no answer to a question: %s", self._name, why)
                 return Tensor()
             words = FixedPoint(len(cohort), self._value_bound).encoded(values)
-            return pack(self._masker.masked(words, key_of(order.id), cohort))
+            about = self._about(order.query.states, values.shape[1])
+            return pack(self._masker.masked(words, key_of(order.id), cohort, about))
         except KeyError as error:
             raise WireError(f"a cohort with {error}, of whom there is no key") from error
         except (CredentialsError, UnsafeToMask) as error:
             raise WireError(str(error)) from error
+
+    def _require_room(self, members: int) -> None:
+        """In a sum, for so many values with fractions; with too little they are rounded away."""
+        if (why := wrong_size(members, self._value_bound, "members")) is not None:
+            raise WireError(why)
+
+    def _about(self, states: Tensor, action_count: int) -> bytes:
+        return digest_of(
+            states.dtype,
+            states.shape,
+            states.data,
+            action_count=action_count,
+            value_bound=self._value_bound,
+        )
 
     def _meet(self, keys: Iterable[MaskingKey]) -> None:
         """Each is told once, when it is new, and checked then."""

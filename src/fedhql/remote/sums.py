@@ -25,6 +25,8 @@ async def ask_for_sum(
         await hub.wait_for_quorum(wanted, quorum)
         cohort = [name for name in hub.present() if name in wanted]
         keys = [key for name in cohort if (key := hub.sessions[name].masking_key) is not None]
+        # Else it would be a plain exchange, or one whose masks do not cancel.
+        assert 0 < len(keys) == len(cohort)
         # A quorum of 0: everybody who was asked, and is still there, is waited for.
         exchange = await hub.hold(dict.fromkeys(cohort, states), 0, keys)
         if len(exchange.answers) == len(cohort):
@@ -35,6 +37,7 @@ async def ask_for_sum(
                 _give_up_after(hub.settings.quarantine_after, in_vain, error, cohort)
                 hub.tell(f"{error}: asked again", level="warning")
                 continue
+        in_vain = 0
         _send_late_ones_away(hub, exchange)
         missing = [name for name in cohort if name not in exchange.answers]
         hub.tell(f"no answer of {', '.join(missing)}: the others are asked again", level="warning")
@@ -56,7 +59,8 @@ def _send_late_ones_away(hub: Hub, exchange: Exchange) -> None:
     """Before anybody is asked again: they come back with new keys.
 
     An answer that came after all would complete the older sum, and its difference from the newer
-    one is that member's own values. A connection that is closed is one we cannot read from.
+    one is that member's own values. What is on its way already still arrives; it is thrown away
+    unread, and that this is done is the server's word (docs/privacy.md).
     """
     for name in sorted(exchange.waiting):
         session = hub.sessions.get(name)

@@ -63,6 +63,7 @@ class FixedPoint:
         return Moments(self.members, mean_BA, self.members * variance_BA)
 
 
+@lru_cache
 def most_members(value_bound: float) -> int:
     """So many can be added up with no larger error than `LARGEST_ERROR`; 0: not even one."""
     # How many stand before the first that does not fit.
@@ -81,7 +82,10 @@ def wrong_size(members: int, value_bound: float, whose: str) -> str | None:
 
 
 def _fits(members: int, value_bound: float) -> bool:
-    return FixedPoint(members, value_bound).largest_error <= LARGEST_ERROR
+    fixed = FixedPoint(members, value_bound)
+    # Whole numbers at least: the error of others may be too large even to be written down.
+    whole = min(fixed.value_bits, fixed.square_bits) >= 0
+    return whole and fixed.largest_error <= LARGEST_ERROR
 
 
 @lru_cache

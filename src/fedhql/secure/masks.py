@@ -3,12 +3,13 @@
 What a member sends is then as good as random to whoever lacks its secrets, and the masks of a whole
 cohort cancel. Each two agree on a secret by X25519 once, as long as their keys last; the words of
 an exchange are a ChaCha20 stream under a key that HKDF derives from that secret, the identity of
-the exchange and the cohort. So no words are used twice, and members who were told of different
-cohorts, keys or identities leave nothing but noise.
+the exchange, the question and the cohort. So no words are used twice, and members who were told
+different identities, states, bounds, cohorts or keys leave nothing but noise.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
@@ -41,12 +42,21 @@ class Masker:
         self._last: Identity = (0, 0)
         self._secrets: dict[tuple[str, bytes], bytes] = {}
 
-    def masked(self, words: Words, identity: Identity, cohort: Cohort) -> Words:
-        """The words in one row, and a check word, under the masks of this exchange."""
-        self._require_safe(identity, cohort)
-        self._last = identity  # before anything is sent: no other answer goes out under it
+    def use_up(self, identity: Identity) -> None:
+        """Before anything is sent: no other answer goes out under it."""
+        if identity <= self._last:
+            raise UnsafeToMask(f"exchange {identity} after {self._last}: masks are used once")
+        self._last = identity
+
+    def masked(self, words: Words, identity: Identity, cohort: Cohort, about: bytes) -> Words:
+        """The words in one row, and a check word, under the masks of this exchange.
+
+        All have to be asked `about` the same.
+        """
+        self._require_safe(cohort)
+        self.use_up(identity)
         checked = np.append(words.ravel(), _check(words.ravel()))
-        info = _information(identity, cohort)
+        info = _information(identity, cohort, about)
         for name, public_key in cohort.items():
             if name > self._name:
                 checked += _stream(self._secret(name, public_key), info, len(checked))
@@ -54,9 +64,7 @@ class Masker:
                 checked -= _stream(self._secret(name, public_key), info, len(checked))
         return checked
 
-    def _require_safe(self, identity: Identity, cohort: Cohort) -> None:
-        if identity <= self._last:
-            raise UnsafeToMask(f"exchange {identity} after {self._last}: masks are used once")
+    def _require_safe(self, cohort: Cohort) -> None:
         if len(cohort) < LEAST_MEMBERS:
             raise UnsafeToMask(f"a cohort of {len(cohort)}, allowed: at least {LEAST_MEMBERS}")
         if cohort.get(self._name) != self.public_key:
@@ -73,6 +81,21 @@ class Masker:
             info = _joined(b"fedhql pair", self._federation.encode(), *_flat(both))
             self._secrets[name, public_key] = HKDF(hashes.SHA256(), 32, None, info).derive(shared)
         return self._secrets[name, public_key]
+
+
+def digest_of(
+    dtype: str, shape: Sequence[int], data: bytes, *, action_count: int, value_bound: float
+) -> bytes:
+    """Of a question: its states as they came, and how the answer is written.
+
+    Else a server could ask one member at other states, or have the others' values rounded to 0 by
+    a larger bound, and the sum would be that one's values.
+    """
+    numbers = b"".join(number.to_bytes(8, "little") for number in (action_count, *shape))
+    bound = struct.pack("<d", value_bound)
+    return hashlib.sha256(
+        _joined(b"fedhql question", bound, numbers, dtype.encode(), data)
+    ).digest()
 
 
 def unmasked_sum(masked: Collection[Words]) -> Words:
@@ -100,11 +123,11 @@ def _stream(secret: bytes, info: bytes, words: int) -> Words:
     return np.frombuffer(cipher.encryptor().update(bytes(8 * words)), dtype="<u8")
 
 
-def _information(identity: Identity, cohort: Cohort) -> bytes:
+def _information(identity: Identity, cohort: Cohort, about: bytes) -> bytes:
     """Of one exchange: what all who take part in it have to agree on."""
     numbers = (part.to_bytes(8, "little") for part in identity)
     return hashlib.sha256(
-        _joined(b"fedhql mask", *numbers, *_flat(sorted(cohort.items())))
+        _joined(b"fedhql mask", *numbers, about, *_flat(sorted(cohort.items())))
     ).digest()
 
 
