@@ -88,7 +88,9 @@ def _dealt(
         most = max(1, _lanes_in_memory(settings, device) // jobs)
         if device.is_cpu:
             most = min(most, MOST_LANES_ON_A_CORE[settings.environment.id in TWIN_IDS])
-        hands = max(min(jobs, len(group)), -(-len(group) // most))
+        # As many for each job: with three grids for two, one would be idle in the end.
+        turns = -(-len(group) // (most * jobs))
+        hands = min(turns * jobs, len(group))
         dealt += [group[hand::hands] for hand in range(hands)]
     return dealt
 
