@@ -183,7 +183,7 @@ def test_a_lunarlander_run_with_a_users_own_agent_beside_ours(tmp_path: Path) ->
 
 
 def test_agents_that_lie_are_arms_beside_the_clean_ones(tmp_path: Path) -> None:
-    file = write_file(tmp_path, TABULAR)
+    file = write_file(tmp_path, TABULAR.format(budget=600))
     succeed("run", file, "--out", tmp_path / "run", "--attack", "nan", "--attackers", "1")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["arms"] == ["independent", "fedhql", "attack=nan,attackers=1"]

@@ -56,10 +56,10 @@ def test_an_arm_may_be_attacked() -> None:
     assert require_arm(THREE, "attackers=2, attack=nan,exploration=3.0") == (
         "exploration=3,attack=nan,attackers=2"
     )
-    noisy = read_settings(THREE.as_toml(), ["attack.name=noise", "attack.attackers=1"])
-    assert settings_of_arm(noisy, "attackers=2").attack.name == "noise"
-    assert settings_of_arm(noisy, "attack=huge").attack.attackers == 1
-    assert settings_of_arm(noisy, "exploration=3").attack == noisy.attack
+    flipped = read_settings(THREE.as_toml(), ["attack.name=sign-flip", "attack.attackers=1"])
+    assert settings_of_arm(flipped, "attackers=2").attack.name == "sign-flip"
+    assert settings_of_arm(flipped, "attack=huge").attack.attackers == 1
+    assert settings_of_arm(flipped, "exploration=3").attack == flipped.attack
 
 
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
