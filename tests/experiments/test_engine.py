@@ -1,4 +1,5 @@
 import importlib.util
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -32,6 +33,8 @@ SECURE = read_settings(
 )
 OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
 
+CARRIED = settings("LunarLander-v3", ["federation.server_environments=carry-over"])
+
 
 def test_the_lists_of_environments_are_those_there_are() -> None:
     """Written out, because the command line need not load jax to know them."""
@@ -48,16 +51,21 @@ def test_compiled_whenever_that_is_possible(env_id: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("impossible", "why"),
+    ("impossible", "why", "said"),
     [
-        (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'"),
-        (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1"),
-        (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages"),
-        (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward"),
+        (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'", False),
+        (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1", False),
+        (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages", True),
+        (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward", True),
+        (CARRIED, r"cannot carry LunarLander-v3 over between rounds", True),
     ],
 )
-def test_what_cannot_be_compiled(impossible: ExperimentSettings, why: str) -> None:
+def test_what_cannot_be_compiled(
+    impossible: ExperimentSettings, why: str, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that it is not, where one would think so."""
     assert choose_engine(impossible, "auto") == "messages"
+    assert bool(re.search(why + ".*more slowly", caplog.text)) == said
     with pytest.raises(SettingsError, match=why):
         choose_engine(impossible, "compiled")
 

@@ -1,5 +1,6 @@
 """Which engine runs an experiment: messages between objects, or one compiled program."""
 
+import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
@@ -8,6 +9,8 @@ from fedhql.errors import MissingExtra, SettingsError
 from fedhql.experiments.arms import settings_of_arm
 from fedhql.experiments.settings import ExperimentSettings
 from fedhql.results.arms import FEDHQL
+
+log = logging.getLogger(__name__)
 
 Engine = Literal["messages", "compiled"]
 ENGINES = ("auto", "messages", "compiled")
@@ -30,7 +33,15 @@ def choose_engine(
     why_not = _why_not_compiled(settings, arms)
     if wanted == "compiled" and why_not is not None:
         raise why_not
+    if why_not and _expects_compiled(settings):
+        log.warning("%s; so --engine messages runs it, more slowly", why_not)
     return "messages" if why_not else "compiled"
+
+
+def _expects_compiled(settings: ExperimentSettings) -> bool:
+    """Agents and environment are such as it usually runs."""
+    known = settings.environment.id in (*TWIN_IDS, *ENVPOOL_IDS)
+    return known and all(agent.kind == "dqn" for agent in settings.agents)
 
 
 def _why_not_compiled(
