@@ -42,10 +42,15 @@ ABLATIONS: dict[str, Sequence[str]] = {
     "target-interval-10000": ("agents.target_update_interval=10000",),
     "learning-starts-1000": ("agents.learning_starts=1000",),
 }
-# Every rule against every attack. Not bernstein: its centre is mean-std's, and so are its actions
-# with c = 2.5 and five answers.
+# Every rule against every attack. Bernstein with the bonus whose actions are those of mean-std while
+# all five answer: c = 2.5.
 ATTACKED_RULES: dict[str, Sequence[str]] = {
-    "mean-std": (),
+    "mean-std": ("federation.rule=mean-std",),
+    "bernstein": (
+        "federation.rule=bernstein",
+        "federation.bound=100",
+        "federation.confidence=2.5",
+    ),
     "median-mad": ("federation.rule=median-mad",),
     "hampel": ("federation.rule=hampel",),
     "trimmed-1": ("federation.rule=trimmed", "federation.trim=1"),
@@ -93,7 +98,7 @@ PLUS_SEARCH = {
 
 
 def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
-    runs = {rule: ("cartpole-n5", changed) for rule, changed in rules.items()}
+    runs = {rule: ("cartpole-n5" + PLUS, changed) for rule, changed in rules.items()}
     return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
 
 
