@@ -124,3 +124,53 @@ def test_somebody_elses_files_are_left_alone(url: str, tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="--out nonsense://x"):
         Mirror(tmp_path, "nonsense://x", clock)
+
+
+class Outage:
+    """Of a store: from now on, until it is mended."""
+
+    def __init__(self, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+        put, self.mended = mirror._put, False
+
+        def try_to_put(name: str, content: bytes) -> None:
+            if not self.mended:
+                raise OSError("quota exceeded")
+            put(name, content)
+
+        monkeypatch.setattr(mirror, "_put", try_to_put)
+
+
+def test_what_cannot_be_sent_now_is_sent_later(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = iter([0.0, *range(2, 1000, 20)])
+    with local_directory(url, lambda: next(now)) as (path, mirror):
+        assert mirror is not None
+        outage = Outage(mirror, monkeypatch)
+        write(path, {"rows": "1"})
+        mirror.send_if_due()
+        assert "quota exceeded; tried again" in caplog.text
+        outage.mended = True
+        for _ in range(3):
+            mirror.send_if_due()
+        assert fetched(url, tmp_path / "there") == {"rows": "1"}
+
+
+def test_what_could_not_be_sent_at_all_is_kept(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run() -> None:
+        with local_directory(url, clock) as (path, mirror):
+            assert mirror is not None
+            Outage(mirror, monkeypatch)
+            write(path, {"rows": "1"})
+
+    with pytest.raises(
+        RunDirectoryError, match=r"cannot be written: quota exceeded; .*kept in"
+    ) as e:
+        run()
+    (kept,) = tmp_path.glob("fedhql-unsent-*/mine")
+    assert read(kept) == {"rows": "1"}
+    assert str(kept) in str(e.value)

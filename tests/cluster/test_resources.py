@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.cluster import session
+from fedhql.cluster.files import scratch
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
 from fedhql.cluster.versions import require_versions, versions_here
@@ -94,23 +94,35 @@ def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_what_a_killed_run_left_goes_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "SCRATCH_HOME", tmp_path)
-    killed, running, strange = (tmp_path / f"fedhql-ray-{name}" for name in ("a", "b", "c"))
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nobody.invalid:6379"])
+def test_an_address_where_nobody_listens(address: str) -> None:
+    with (
+        pytest.raises(ClusterError, match=f"--address {address}: nobody answers"),
+        connected(address),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("address", ["nonsense", ":6379", "10.0.0.1:port"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(SettingsError, match="allowed: HOST:PORT, or auto"), connected(address):
+        pass
+
+
+def test_what_a_killed_run_left_goes_and_nothing_else(tmp_path: Path) -> None:
+    killed, running, strange = (tmp_path / f"ours-{name}" for name in ("a", "b", "c"))
     for home in (killed, running, strange):
         (home / "session_1").mkdir(parents=True)
     (killed / ".lock").touch()
     (tmp_path / "else").mkdir()
     (tmp_path / "else/.lock").touch()
-    with locked(running, wait=False), session._scratch() as ours:
+    with locked(running, wait=False), scratch("ours-", tmp_path) as made:
         assert {path.name for path in tmp_path.iterdir()} == {
             "else",
             running.name,
             strange.name,  # somebody may be about to lock it
-            Path(ours).name,
+            made.name,
         }
-        with session._scratch():
-            assert Path(ours).is_dir()
-    assert not Path(ours).exists()
+        with scratch("ours-", tmp_path):
+            assert made.is_dir()
+    assert not made.exists()

@@ -1,12 +1,14 @@
 """What becomes of a task that is lost. No Ray runs here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from fedhql.cluster.files import FileReceiver, Parcel
-from fedhql.cluster.tasks import MOST_LOSSES, Task, _Running
-from fedhql.errors import FedHQLError
+from fedhql.cluster.tasks import MOST_LOSSES, Lost, Task, _next, _Running
+from fedhql.errors import ClusterError, FedHQLError
 
 
 def running(home: Path) -> _Running:
@@ -35,3 +37,18 @@ def test_a_task_that_gets_further_is_not(tmp_path: Path) -> None:
     for number in range(3 * MOST_LOSSES):
         checkpoint(each, number)
         each.note_loss("NodeDiedError")
+
+
+def test_a_node_that_cannot_load_a_task_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the same the next time; a node that died is one."""
+    errors: Any = ray.exceptions  # their constructors have no types
+    defect = errors.RayTaskError("_run_one", "", ModuleNotFoundError("No module named 'mine'"))
+    for error, kind in ((defect, ClusterError), (errors.NodeDiedError("gone"), Lost)):
+
+        def fail(reference: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(ray, "get", fail)
+        message = _next(iter([object()]))
+        assert isinstance(message, kind)
+        assert kind is Lost or "No module named 'mine'" in str(message)

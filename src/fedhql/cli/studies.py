@@ -25,6 +25,7 @@ from fedhql.cli.display import LiveDisplay, Mirrored
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
 from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.experiments.engine import RAY
 from fedhql.experiments.on_ray import OnRay
 from fedhql.experiments.places import Place
 from fedhql.experiments.suite import SUITES, SuiteRun, plan_suite, run_suite
@@ -95,6 +96,9 @@ def suite(
     Each experiment is a run directory of its own in DIR. A second call does only what is missing.
     """
     console = Console()
+
+    if engine == RAY and jobs is not None:
+        raise SettingsError("--jobs is for this machine: on Ray the nodes' cores or GPUs decide")
 
     def tasks_on(cluster: Cluster) -> tuple[str, Place]:
         return "auto", OnRay(cluster, time.monotonic)

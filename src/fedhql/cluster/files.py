@@ -7,11 +7,13 @@ it counts on.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhql.results.files import sync
+from fedhql.results.files import locked, sync
 
 PARCEL_BYTES = 8 * 2**20
 SHARE_OF_RUN = 0.02  # of the time, for sending
@@ -102,6 +104,19 @@ class FileReceiver:
             _remove_empty(self._home / path, self._home)
         self._known, self._arrived = set(paths), set()
         return further
+
+
+@contextmanager
+def scratch(prefix: str, home: Path) -> Iterator[Path]:
+    """A directory for a while. Those of processes that were killed go: their locks are free."""
+    for lock in home.glob(f"{prefix}*/.lock"):
+        with suppress(OSError), locked(lock.parent, wait=False):  # else it is in use, or not ours
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=home, ignore_cleanup_errors=True) as made,
+        locked(Path(made), wait=True),
+    ):
+        yield Path(made)
 
 
 def files_below(home: Path, parts: Iterable[str]) -> dict[str, bytes]:

@@ -6,16 +6,20 @@ whoever goes on takes what it names and nothing else. What it no longer names is
 """
 
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedhql.cluster.files import MIN_PAUSE_SECONDS, SHARE_OF_RUN, signatures
+from fedhql.cluster.files import MIN_PAUSE_SECONDS, SHARE_OF_RUN, scratch, signatures
 from fedhql.errors import MissingExtra, RunDirectoryError
 
+log = logging.getLogger(__name__)
+
 INDEX = ".fedhql-index.json"
+RETRY_SECONDS = 30
 
 
 class Mirror:
@@ -42,13 +46,16 @@ class Mirror:
         self._sent = signatures(self._local)
 
     def send_if_due(self) -> None:
-        """Unless a file vanishes meanwhile, replaced by a newer one: then later."""
+        """What cannot be sent now is sent later: nothing there is a reason to end a run."""
         if self._clock() < self._next_due:
             return
         try:
             self.send()
-        except FileNotFoundError:
+        except FileNotFoundError:  # replaced by a newer one meanwhile
             self._next_due = self._clock() + MIN_PAUSE_SECONDS
+        except Exception as error:  # noqa: BLE001 - every store has errors of its own
+            log.warning("%s: %s; tried again in %s s", self._url, error, RETRY_SECONDS)
+            self._next_due = self._clock() + RETRY_SECONDS
 
     def send(self) -> None:
         begun = self._clock()
@@ -86,14 +93,26 @@ def local_directory(out: str, clock: Callable[[], float]) -> Iterator[tuple[Path
     if "://" not in out:
         yield Path(out), None
         return
-    with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
-        local = Path(home) / out.rstrip("/").rsplit("/", 1)[-1]  # a run is named for its directory
+    with scratch("fedhql-mirror-", Path(tempfile.gettempdir())) as home:
+        local = home / out.rstrip("/").rsplit("/", 1)[-1]  # a run is named for its directory
         mirror = Mirror(local, out, clock)
         mirror.fetch()
         try:
             yield local, mirror
         finally:
-            mirror.send()
+            _send_or_keep(mirror, local, out)
+
+
+def _send_or_keep(mirror: Mirror, local: Path, out: str) -> None:
+    try:
+        mirror.send()
+    except Exception as error:  # every store has errors of its own
+        kept = Path(tempfile.mkdtemp(prefix="fedhql-unsent-"))
+        local.rename(kept / local.name)
+        raise RunDirectoryError(
+            f"{out} cannot be written: {error}; what is not there yet is kept in "
+            f"{kept / local.name}, which is a run directory like any other"
+        ) from error
 
 
 def _open(url: str) -> tuple[Any, str]:

@@ -2,21 +2,21 @@
 
 import logging
 import os
-import shutil
 import signal
-import tempfile
+import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedhql.cluster.files import scratch
 from fedhql.cluster.resources import Resources, in_words
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
-from fedhql.results.files import locked
 
+CONNECT_SECONDS = 10
 OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray; what does not fit goes to its disk
 SCRATCH_HOME = Path("/tmp")  # because the path of a socket has to be short
 SCRATCH_PREFIX = "fedhql-ray-"
@@ -93,10 +93,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_node_ip_address": "127.0.0.1",
-                "_temp_dir": stack.enter_context(_scratch()),
+                "_temp_dir": str(stack.enter_context(scratch(SCRATCH_PREFIX, SCRATCH_HOME))),
             }
         else:
-            options |= {"address": address}
+            options |= {"address": _reachable(address)}
         stack.callback(ray.shutdown)
         try:
             with _quiet(), _own_signals():
@@ -110,6 +110,23 @@ def connected(address: str | None) -> Iterator[Cluster]:
         yield cluster
 
 
+def _reachable(address: str) -> str:
+    """As it is. Where nobody listens Ray would try for a quarter of an hour, and aloud."""
+    if address in ("auto", "local"):
+        return address
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise SettingsError(f"--address {address}: allowed: HOST:PORT, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"--address {address}: nobody answers there ({error}); `ray status` on the head node "
+            "tells its address"
+        ) from error
+    return address
+
+
 def import_ray() -> Any:
     try:
         with _quiet():
@@ -119,21 +136,6 @@ def import_ray() -> Any:
             raise
         raise MissingExtra.named("ray", "--engine ray") from error
     return ray
-
-
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """A directory for a Ray of our own. Those of runs that were killed go: their locks are free."""
-    for lock in SCRATCH_HOME.glob(f"{SCRATCH_PREFIX}*/.lock"):
-        with suppress(OSError), locked(lock.parent, wait=False):  # else it is in use, or not ours
-            shutil.rmtree(lock.parent, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=SCRATCH_PREFIX, dir=SCRATCH_HOME, ignore_cleanup_errors=True
-        ) as home,
-        locked(Path(home), wait=True),
-    ):
-        yield home
 
 
 @contextmanager

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from fedhql.cluster.files import FileReceiver, Parcel, files_below
 from fedhql.cluster.versions import require_versions
-from fedhql.errors import FedHQLError
+from fedhql.errors import ClusterError, FedHQLError
 
 log = logging.getLogger(__name__)
 
+PATIENCE_SECONDS = 60.0  # until somebody is told that tasks wait for a place
 MOST_LOSSES = 5  # of one task, with no new checkpoint in between
 ARRIVING = ".arriving"  # in the run directory: files that are not complete yet
 BUFFERED_MESSAGES = 16  # of a task, before it waits for us
@@ -65,6 +66,10 @@ def run_tasks(
         stack.callback(lambda: [ray.cancel(stream, force=True) for stream in running])
         for number, task in enumerate(tasks):
             start(_Running(task, home, home / ARRIVING / str(number)))
+        if running and not ray.wait(list(running), timeout=PATIENCE_SECONDS)[0]:
+            log.warning(
+                "no task has begun yet: no node has room for one; a node that joins is used"
+            )
         while running:
             ready, _ = ray.wait(list(running))
             stream: Any = ready[0]
@@ -121,6 +126,8 @@ def _next(stream: Any) -> Any:
         return ray.get(next(stream))
     except StopIteration:
         return Lost("it ended without a word")  # else the message before was its last
+    except RayTaskError as error:  # before our own code was there to catch it
+        return ClusterError(f"a node cannot run a task: {error.cause}")
     except RayError as error:
         return Lost(type(error).__name__)
 

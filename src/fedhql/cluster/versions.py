@@ -18,6 +18,7 @@ PACKAGES = (
     "torch",
     "stable-baselines3",
     "envpool",
+    "box2d",
 )
 
 

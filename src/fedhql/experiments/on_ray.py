@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedhql.cluster.files import FileSender
+from fedhql.cluster.files import FileSender, scratch
 from fedhql.cluster.host import write_files
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
@@ -155,9 +155,9 @@ def _in_scratch(
     work: Work, clock: Callable[[], float], files: dict[str, bytes], send: Send
 ) -> None:
     """In that process."""
-    with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
-        write_files(Path(home), files)
-        sender = FileSender(Path(home), send, clock)
+    with scratch("fedhql-task-", Path(tempfile.gettempdir())) as home:
+        write_files(home, files)
+        sender = FileSender(home, send, clock)
         outbox = _Outbox(send, clock)
 
         def report(message: Any) -> None:
@@ -165,7 +165,7 @@ def _in_scratch(
             sender.send_if_due()
 
         try:
-            work.do(RunDirectory(Path(home)), report)
+            work.do(RunDirectory(home), report)
         finally:
             outbox.flush()
             sender.send()

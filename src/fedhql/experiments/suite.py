@@ -42,8 +42,8 @@ ABLATIONS: dict[str, Sequence[str]] = {
     "target-interval-10000": ("agents.target_update_interval=10000",),
     "learning-starts-1000": ("agents.learning_starts=1000",),
 }
-# Every rule against every attack. Bernstein with the bonus whose actions are those of mean-std while
-# all five answer: c = 2.5.
+# Every rule against every attack. Bernstein with c = 2.5: while all five answer, its actions are
+# those of mean-std.
 ATTACKED_RULES: dict[str, Sequence[str]] = {
     "mean-std": ("federation.rule=mean-std",),
     "bernstein": (
