@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,25 @@ episode_step_limit = 5
 best_episodes = 10
 """
 
+GRID = """
+[environment]
+id = "CartPole-v1"
+[federation]
+query_batch = 8
+self_learning_env_steps = 500
+[budget]
+env_steps_per_agent = 100_000
+[evaluation]
+episodes = 1
+best_episodes = 0
+[[agents]]
+hidden = [8]
+learning_starts = 500
+[[agents]]
+hidden = [4]
+learning_starts = 500
+"""
+
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
@@ -69,8 +89,9 @@ class Meddling:
             self._meddle()
 
     def _round(self, cell: Cell) -> int:
-        latest = latest_checkpoint(self._directory.checkpoints(cell))
-        return int(latest.name.removeprefix("round-")) if latest else 0
+        homes = [self._directory.checkpoints(cell), *self._directory.path.glob("grids/*")]
+        found = [latest for home in homes if (latest := latest_checkpoint(home))]
+        return max((int(latest.name.removeprefix("round-")) for latest in found), default=0)
 
 
 def experiment(until: Path, kind: str = "Unhurried", *, away: bool = False) -> ExperimentSettings:
@@ -90,6 +111,7 @@ def run(
     meddle: Callable[[], None] = lambda: None,
     *,
     resume: bool = False,
+    engine: str = "messages",
 ) -> bool:
     """-> whether there was an opportunity to meddle."""
     display = Meddling(RunDirectory(home), meddle)
@@ -98,7 +120,7 @@ def run(
         RunDirectory(home),
         arms=arms,
         seeds=[0],
-        engine="messages",
+        engine=engine,
         resume=resume,
         place=place,
         tensorboard=False,
@@ -132,6 +154,19 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
     assert run(settings, tmp_path / "disturbed", place, arms, replace_the_node)
     assert "goes on elsewhere" in caplog.text
     run(settings, tmp_path / "whole", Here(1), arms)
+    assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_node_with_a_compiled_grid_is_killed(
+    nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, arms = read_settings(GRID), ["independent", "fedhql"]
+    place = OnRay(cluster, time.monotonic)
+    disturbed = partial(run, settings, tmp_path / "disturbed", place, arms, engine="compiled")
+    assert disturbed(meddle=nodes.replace_one)
+    assert "goes on elsewhere" in caplog.text
+    run(settings, tmp_path / "whole", Here(1), arms, engine="compiled")
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
