@@ -45,6 +45,15 @@ class Mirror:
             (self._local / name).write_bytes(self._files.cat_file(f"{self._root}/{name}"))
         self._sent = signatures(self._local)
 
+    def require_writable(self) -> None:
+        """Before work begins."""
+        if self._there:
+            return  # it has been
+        try:
+            self._put(INDEX, b"[]")
+        except Exception as error:  # every store has errors of its own
+            raise RunDirectoryError(f"--out {self._url} cannot be written: {error}") from error
+
     def send_if_due(self) -> None:
         """What cannot be sent now is sent later: nothing there is a reason to end a run."""
         if self._clock() < self._next_due:
@@ -97,8 +106,11 @@ def local_directory(out: str, clock: Callable[[], float]) -> Iterator[tuple[Path
         local = home / out.rstrip("/").rsplit("/", 1)[-1]  # a run is named for its directory
         mirror = Mirror(local, out, clock)
         mirror.fetch()
+        mirror.require_writable()
         try:
             yield local, mirror
+        except RunDirectoryError as error:  # which nobody shall look for here
+            raise RunDirectoryError(str(error).replace(str(local), out.rstrip("/"))) from error
         finally:
             _send_or_keep(mirror, local, out)
 

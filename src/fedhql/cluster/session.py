@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -79,6 +80,7 @@ class Cluster:
 @contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
     """Join the cluster at `address`, or start one here that ends with this block."""
+    _prepare_token(ours=address is None)
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
@@ -106,8 +108,26 @@ def connected(address: str | None) -> Iterator[Cluster]:
             raise ClusterError(f"{what}: {error}") from error
         cluster = Cluster(context.address_info["gcs_address"], versions_here())
         if address is not None:
+            if address == "auto" and SCRATCH_PREFIX in context.address_info["session_dir"]:
+                raise ClusterError(
+                    "--address auto: there is no cluster but the private one of another fedhql; "
+                    "start one (ray start --head), or give HOST:PORT"
+                )
             _require_alike_nodes(cluster)
         yield cluster
+
+
+def _prepare_token(*, ours: bool) -> None:
+    """Before Ray is loaded, which reads these then, as will the processes that we start.
+
+    A Ray of ours has a token of its own, where Ray would leave one in the user's home for all that
+    come after. A cluster's token is used if there is one, as `ray start` does on its nodes.
+    """
+    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if ours and not given:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    elif not ours and (given or (Path.home() / ".ray/auth_token").exists()):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _reachable(address: str) -> str:
