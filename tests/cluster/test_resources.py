@@ -59,17 +59,22 @@ def test_wrong_resources_are_refused_by_name(text: str, says: str) -> None:
 
 def test_how_many_crews_fit() -> None:
     two = Nodes({"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0})
-    assert two.crews_at_once([Resources(cpus=1)] * 4) == 2
-    assert two.crews_at_once([Resources(cpus=1), Resources(gpus=1)]) == 1
-    assert two.crews_at_once([Resources()] * 100) > 100
+    assert two.crews_at_once([Resources(cpus=1)] * 4, at_most=9) == 2
+    assert two.crews_at_once([Resources(cpus=1), Resources(gpus=1)], at_most=9) == 1
+    assert two.crews_at_once([Resources()] * 100, at_most=9) == 9
 
 
 def test_what_cannot_fit_is_said() -> None:
     one = Nodes({"CPU": 4.0}, {"CPU": 2.0})
     with pytest.raises(ClusterError, match=r"agents\.2\.resources: no node has 5 CPU.*4 CPU"):
-        one.crews_at_once([Resources(), Resources(cpus=5)])
+        one.crews_at_once([Resources(), Resources(cpus=5)], at_most=9)
     with pytest.raises(ClusterError, match="ask for 8 CPU together, and the cluster has 6 CPU"):
-        one.crews_at_once([Resources(cpus=2)] * 4)
+        one.crews_at_once([Resources(cpus=2)] * 4, at_most=9)
+    with pytest.raises(ClusterError, match=r"no node has 0\.001 CPU.*0 CPU"):
+        Nodes({"away": 1.0}).crews_at_once([Resources()], at_most=9)
+    two = Nodes({"CPU": 3.0}, {"CPU": 3.0})
+    with pytest.raises(ClusterError, match=r"6 CPU together, .* has 6 CPU, on nodes with no room"):
+        two.crews_at_once([Resources(cpus=2)] * 3, at_most=9)
 
 
 def test_versions_that_differ_are_named_with_both() -> None:

@@ -16,10 +16,13 @@ from ray.exceptions import (
     RayActorError,
     RayTaskError,
 )
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedhql.cluster.host import AgentHost, pack, read_files, write_files
+from fedhql.cluster.places import places_for
 from fedhql.cluster.resources import Resources, in_words
-from fedhql.cluster.session import ONE_THREAD
+from fedhql.cluster.session import ONE_THREAD, nodes_alive
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
 from fedhql.errors import AgentsLost, FedHQLError
 from fedhql.federation import Answers
@@ -49,15 +52,19 @@ class RayCohort:
         self.names = tuple(names)
         self._action_count = action_count
         self._on_self_learned = on_self_learned
+        # All places or none: two crews with half of theirs each would wait for ever. And a node has
+        # to grant them: one that has died, but that Ray takes for alive for a while, gets no actor.
+        places, place_of = places_for(resources, nodes_alive())
+        self._places: Any = placement_group(places, strategy="SPREAD")
         # No restarts by Ray: an agent that begins anew while the others go on is another run.
         host = ray.remote(max_restarts=0, max_task_retries=0)(AgentHost)
         self._hosts: list[Any] = [
             host.options(
-                scheduling_strategy="SPREAD",
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._places, place),
                 runtime_env={"env_vars": ONE_THREAD},
                 **wanted.options(),
             ).remote(name, action_count)
-            for name, wanted in zip(names, resources, strict=True)
+            for name, wanted, place in zip(names, resources, place_of, strict=True)
         ]
         try:
             built = self._placed(
@@ -137,20 +144,22 @@ class RayCohort:
         for host in self._hosts:
             ray.kill(host)
         self._hosts = []
+        remove_placement_group(self._places)
 
     def _placed(self, building: list[Any], resources: Sequence[Resources]) -> list[Any]:
         """Wait for a place for every agent, however long it takes, but not silently."""
         with self._blaming():
             _, waiting = ray.wait(building, num_returns=len(building), timeout=PATIENCE_SECONDS)
         if waiting:
-            asks = {in_words(each.demanded()) for each in resources if each.demanded()}
+            asks = sorted({in_words(each.reserved()) for each in resources})
+            has_places = placement_group_table(self._places)["state"] == "CREATED"
             log.warning(
                 "%d of %d agents are not there yet%s",
                 len(waiting),
                 len(building),
-                f": they wait for {' or '.join(sorted(asks))}; a node that joins is used"
-                if asks
-                else "",
+                ""
+                if has_places
+                else f": they wait for {' or '.join(asks)}; a node that joins is used",
             )
         return self._results(building)
 

@@ -5,9 +5,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
+# Reserved for an agent that asks for nothing. Ray cannot reserve nothing, and would put it on nodes
+# that have no core to give; a thousand of them still fit on one core.
+LEAST_CPU = 0.001
+
 
 class Resources(BaseModel):
-    """Of one agent, as Ray reserves them. Nothing reserved: agents are spread over the nodes."""
+    """Of one agent, as Ray reserves them. Who asks for nothing is put on any node with a core."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -21,6 +25,9 @@ class Resources(BaseModel):
         """By Ray's names, without what is zero."""
         wanted = {"CPU": self.cpus, "GPU": self.gpus, **self.custom}
         return {name: amount for name, amount in wanted.items() if amount}
+
+    def reserved(self) -> dict[str, float]:
+        return self.demanded() or {"CPU": LEAST_CPU}
 
     def options(self) -> dict[str, Any]:
         return {"num_cpus": self.cpus, "num_gpus": self.gpus, "resources": self.custom}

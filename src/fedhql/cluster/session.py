@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhql.cluster.files import scratch
+from fedhql.cluster.places import Amounts, crews_that_fit, fits, places_for
 from fedhql.cluster.resources import Resources, in_words
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
@@ -44,7 +45,7 @@ class Cluster:
 
     def nodes(self) -> list[dict[str, float]]:
         """The resources of each node that is alive now."""
-        return [node["Resources"] for node in _alive()]
+        return nodes_alive()
 
     def total(self, resource: str) -> float:
         return sum(node.get(resource, 0.0) for node in self.nodes())
@@ -54,25 +55,24 @@ class Cluster:
         cpus, gpus = int(self.total("CPU")), int(self.total("GPU"))
         return {"nodes": len(self.nodes()), "cpus": cpus, "gpus": gpus}
 
-    def crews_at_once(self, agents: Sequence[Resources]) -> int:
+    def crews_at_once(self, agents: Sequence[Resources], at_most: int) -> int:
         """How many cells' agents fit side by side; an error if not even one cell's do."""
         nodes = self.nodes()
         for number, agent in enumerate(agents, start=1):
-            if not any(_fits(agent.demanded(), node) for node in nodes):
+            if not any(fits(agent.reserved(), node) for node in nodes):
                 raise ClusterError(
-                    f"agents.{number}.resources: no node has {in_words(agent.demanded())}; the "
+                    f"agents.{number}.resources: no node has {in_words(agent.reserved())}; the "
                     f"largest there are: {in_words(_largest(nodes))}"
                 )
-        wanted: dict[str, float] = {}
-        for agent in agents:
-            for name, amount in agent.demanded().items():
-                wanted[name] = wanted.get(name, 0.0) + amount
-        crews = min((int(self.total(name) // wanted[name]) for name in wanted), default=10**6)
+        places, _ = places_for(agents, nodes)
+        crews = crews_that_fit(places, nodes, at_most)
         if not crews:
-            there = {name: self.total(name) for name in wanted}
+            wanted = _sums(places)
+            there = {name: amount for name, amount in _sums(nodes).items() if name in wanted}
             raise ClusterError(
                 f"the agents ask for {in_words(wanted)} together, and the cluster has "
-                f"{in_words(there)}; add nodes, or ask for less in agents.resources"
+                f"{in_words(there)}, on nodes with no room for all of them at once; add nodes, or "
+                "ask for less in agents.resources"
             )
         return crews
 
@@ -207,8 +207,17 @@ def _alive() -> list[dict[str, Any]]:
     return [node for node in import_ray().nodes() if node["Alive"]]
 
 
-def _fits(demanded: dict[str, float], node: dict[str, float]) -> bool:
-    return all(node.get(name, 0.0) >= amount for name, amount in demanded.items())
+def nodes_alive() -> list[dict[str, float]]:
+    """The resources of each."""
+    return [node["Resources"] for node in _alive()]
+
+
+def _sums(all_amounts: Sequence[Amounts]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for amounts in all_amounts:
+        for name, amount in amounts.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    return sums
 
 
 def _largest(nodes: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -39,7 +39,7 @@ class AgentsOnRay:
 
     def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
         jobs, memories = self._here.capacity(settings, on_cpu=on_cpu)
-        return min(jobs, self._cluster.crews_at_once(resources_of(settings))), memories
+        return self._cluster.crews_at_once(resources_of(settings), at_most=jobs), memories
 
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
