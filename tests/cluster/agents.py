@@ -1,7 +1,9 @@
-"""An agent that takes its time until a file exists, so that a test can act meanwhile."""
+"""Agents that tell a test something, or give it time: the first waits until a file exists."""
 
 import time
 from pathlib import Path
+
+import ray
 
 from fedhql.agents.settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
@@ -21,6 +23,13 @@ class Unhurried(TabularAgent):
         if not self._until.exists():
             time.sleep(PAUSE_SECONDS)
         super().self_learn(env_steps)
+
+
+class Sited(Unhurried):
+    """Saves where it is."""
+
+    def save(self, directory: Path) -> None:
+        (directory / "node").write_text(ray.get_runtime_context().get_node_id())
 
 
 class Broken(Unhurried):

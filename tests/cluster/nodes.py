@@ -8,6 +8,7 @@ does: also if whoever started it is killed.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from fedhql.cluster.session import RAYS_OWN, import_ray
@@ -16,16 +17,19 @@ PARTING_SECONDS = 60.0
 
 
 class Nodes:
-    """A head that does no work of its own, and one other node at a time."""
+    """A head that does no work of its own, and others with so many CPUs each."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: Sequence[int] = (1,)) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *map(str, cpus)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.address = self._answer()
 
     def replace_one(self) -> None:
-        """The node that works is killed, and another joins."""
+        """The last node is killed, and another like it joins."""
         assert self._process.stdin is not None
         print("replace", file=self._process.stdin, flush=True)
         self._answer()
@@ -55,11 +59,12 @@ def main() -> None:
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     try:
-        worker = nodes.add_node(num_cpus=1, resources={"away": 3})
+        for cpus in map(int, sys.argv[1:]):
+            last = nodes.add_node(num_cpus=cpus, resources={"away": 3})
         print(nodes.address, file=answers, flush=True)
         for _ in sys.stdin:
-            nodes.remove_node(worker, allow_graceful=False)
-            worker = nodes.add_node(num_cpus=1, resources={"away": 3})
+            nodes.remove_node(last, allow_graceful=False)
+            last = nodes.add_node(num_cpus=cpus, resources={"away": 3})
             print("replaced", file=answers, flush=True)
     finally:
         nodes.shutdown()

@@ -214,7 +214,7 @@ def test_a_node_with_agents_is_killed(
 
     place = AgentsOnRay(cluster, jobs=1)
     assert run(settings, tmp_path / "disturbed", place, ["fedhql"], replace_the_node)
-    assert "goes on from round-" in caplog.text
+    assert caplog.text.count("goes on from round-") == 1  # not lost again to the node that was
     run(settings, tmp_path / "whole", Here(1), ["fedhql"])
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
