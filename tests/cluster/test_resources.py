@@ -48,6 +48,9 @@ def test_resources_are_kept_from_the_agent_and_from_its_bytes() -> None:
         ("{cpus = -1}", "agents.1.resources.cpus: -1 is wrong; allowed: a number >= 0"),
         ("{gpus = 'all'}", "agents.1.resources.gpus: 'all' is wrong; allowed: a number >= 0"),
         ("{custom = {tpu = 0}}", "agents.1.resources.custom.tpu: 0 is wrong; allowed: a table"),
+        ("{gpus = 1.5}", "1.5 GPU: allowed: up to 1, or whole ones"),
+        ("{cpus = 0.00001}", "1e-05 CPU: allowed: 0, or at least 0.0001"),
+        ("{custom = {CPU = 1}}", "CPU is Ray's own name; allowed: cpus, gpus, names of your own"),
         ("3", "agents.1.resources: 3 is wrong; allowed: a table"),
     ],
 )
@@ -70,6 +73,10 @@ def test_what_cannot_fit_is_said() -> None:
         one.crews_at_once([Resources(), Resources(cpus=5)], at_most=9)
     with pytest.raises(ClusterError, match="ask for 8 CPU together, and the cluster has 6 CPU"):
         one.crews_at_once([Resources(cpus=2)] * 4, at_most=9)
+    with pytest.raises(ClusterError, match=r"no node has 1 slow; .*: 2 CPU, 0 GPU, 3 fast$"):
+        Nodes({"CPU": 2.0, "memory": 9.0, "fast": 3.0}).crews_at_once(
+            [Resources(custom={"slow": 1})], at_most=9
+        )
     with pytest.raises(ClusterError, match=r"no node has 0\.001 CPU.*0 CPU"):
         Nodes({"away": 1.0}).crews_at_once([Resources()], at_most=9)
     two = Nodes({"CPU": 3.0}, {"CPU": 3.0})

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 # Reserved for an agent that asks for nothing. Ray cannot reserve nothing, and would put it on nodes
 # that have no core to give; a thousand of them still fit on one core.
 LEAST_CPU = 0.001
+
+SMALLEST = 0.0001  # that Ray counts
 
 
 class Resources(BaseModel):
@@ -20,6 +22,18 @@ class Resources(BaseModel):
     custom: dict[str, PositiveFloat] = Field(
         {}, description="a table of a node's own resources, each a number > 0"
     )
+
+    @model_validator(mode="after")
+    def _as_ray_counts(self) -> "Resources":
+        """What Ray would refuse, or take for something else, when work has begun."""
+        if own := sorted({"CPU", "GPU", "memory", "object_store_memory"} & self.custom.keys()):
+            raise ValueError(f"{own[0]} is Ray's own name; allowed: cpus, gpus, names of your own")
+        for name, amount in self.demanded().items():
+            if amount < SMALLEST:
+                raise ValueError(f"{amount:g} {name}: allowed: 0, or at least {SMALLEST}")
+            if name == "GPU" and amount > 1 and amount != int(amount):
+                raise ValueError(f"{amount:g} {name}: allowed: up to 1, or whole ones")
+        return self
 
     def demanded(self) -> dict[str, float]:
         """By Ray's names, without what is zero."""

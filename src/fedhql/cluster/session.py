@@ -221,5 +221,11 @@ def _sums(all_amounts: Sequence[Amounts]) -> dict[str, float]:
 
 
 def _largest(nodes: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = ("CPU", "GPU")
-    return {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in names}
+    """Of what an agent can ask for."""
+    names = ["CPU", "GPU", *sorted({name for node in nodes for name in node} - {"CPU", "GPU"})]
+    rays_own = ("node:", "memory", "object_store_memory", "accelerator_type:")
+    return {
+        name: max((node.get(name, 0.0) for node in nodes), default=0.0)
+        for name in names
+        if not name.startswith(rays_own)
+    }

@@ -19,6 +19,8 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
 def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
     location: tuple[str | int, ...] = problem["loc"]
     key = prefix + ".".join(str(part + 1 if isinstance(part, int) else part) for part in location)
+    if problem["type"] == "value_error":  # of a check of our own, which says it all
+        return f"{key}: {problem['ctx']['error']}"
     *sections, name = [part for part in location if isinstance(part, str)]
     for section in sections:
         field = model.model_fields[section]
