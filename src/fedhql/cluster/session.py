@@ -80,7 +80,6 @@ class Cluster:
 @contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
     """Join the cluster at `address`, or start one here that ends with this block."""
-    _prepare_token(ours=address is None)
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
@@ -90,6 +89,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     with ExitStack() as stack:
         if address is None:
+            _with_token_of_ours()
             options |= {
                 "address": "local",  # whatever RAY_ADDRESS says
                 "include_dashboard": False,
@@ -105,7 +105,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 context = ray.init(**options)
         except Exception as error:  # Ray raises what it likes, also Exception itself
             what = f"--address {address}" if address else "a local Ray cannot be started"
-            raise ClusterError(f"{what}: {error}") from error
+            hint = "; if the cluster asks for a token: RAY_AUTH_MODE=token" if address else ""
+            raise ClusterError(f"{what}: {error}{hint}") from error
         cluster = Cluster(context.address_info["gcs_address"], versions_here())
         if address is not None:
             if address == "auto" and SCRATCH_PREFIX in context.address_info["session_dir"]:
@@ -117,17 +118,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
         yield cluster
 
 
-def _prepare_token(*, ours: bool) -> None:
-    """Before Ray is loaded, which reads these then, as will the processes that we start.
-
-    A Ray of ours has a token of its own, where Ray would leave one in the user's home for all that
-    come after. A cluster's token is used if there is one, as `ray start` does on its nodes.
-    """
-    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    if ours and not given:
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    elif not ours and (given or (Path.home() / ".ray/auth_token").exists()):
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+def _with_token_of_ours() -> None:
+    """Ray would leave one in the user's home, which every later `ray start` then asks for."""
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # for the processes that we start, too
 
 
 def _reachable(address: str) -> str:
