@@ -125,13 +125,18 @@ MEAN_STD = with_liars("federation.exploration=0.5")
 # both engines, and it takes a rule that cuts such a value off.
 TRIMMED = with_liars("federation.rule=trimmed", "federation.trim=1")
 CLEAN = Cell("fedhql", 0)
-LIES = [
-    (MEAN_STD, [f"attack={a},attackers={k}" for a in ATTACKS if a != "huge" for k in (1, 2)]),
-    (TRIMMED, [f"attack={a},attackers=1" for a in ATTACKS]),
-]
+MODEST = [f"attack={a},attackers={k}" for a in ATTACKS if a != "huge" for k in (1, 2)]
+BY_ONE = [f"attack={a},attackers=1" for a in ATTACKS]
+LIES = {
+    "mean-std": (MEAN_STD, MODEST),
+    "trimmed": (TRIMMED, BY_ONE),
+    "median-mad": (with_liars("federation.rule=median-mad"), BY_ONE),
+    "hampel": (with_liars("federation.rule=hampel"), BY_ONE),
+    "bellman-weighted": (with_liars("federation.rule=bellman-weighted"), MODEST),
+}
 
 
-@pytest.mark.parametrize(("settings", "attacked"), LIES, ids=["mean-std", "trimmed"])
+@pytest.mark.parametrize(("settings", "attacked"), LIES.values(), ids=LIES)
 def test_liars_tell_both_servers_the_same(
     settings: ExperimentSettings, attacked: list[str]
 ) -> None:
@@ -151,7 +156,7 @@ def test_liars_tell_both_servers_the_same(
     for cell in cells[1:]:  # lies reach those who are honest
         first, last = histories[cell]
         np.testing.assert_array_equal(first.learned[0], honest[0].learned[0])
-        assert abs(last.improved[0] - honest[1].improved[0]).max() > 1e-3, cell
+        assert abs(last.improved[0] - honest[1].improved[0]).max() > 3e-4, cell
 
 
 CARRIED = read_settings(
