@@ -174,3 +174,12 @@ def test_what_could_not_be_sent_at_all_is_kept(
     (kept,) = tmp_path.glob("fedhql-unsent-*/mine")
     assert read(kept) == {"rows": "1"}
     assert str(kept) in str(e.value)
+
+
+def test_where_nothing_can_be_written_no_work_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RunDirectoryError, match=r"--out file://.* cannot be written"),
+        local_directory(f"file://{tmp_path}/file/mine", clock),
+    ):
+        pytest.fail("work has begun")

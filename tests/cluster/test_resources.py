@@ -115,7 +115,7 @@ def test_an_address_where_nobody_listens(address: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("address", ["nonsense", ":6379", "10.0.0.1:port"])
+@pytest.mark.parametrize("address", ["nonsense", "local", ":6379", "10.0.0.1:port"])
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(SettingsError, match="allowed: HOST:PORT, or auto"), connected(address):
         pass

@@ -132,7 +132,7 @@ LIES = {
     "trimmed": (TRIMMED, BY_ONE),
     "median-mad": (with_liars("federation.rule=median-mad"), BY_ONE),
     "hampel": (with_liars("federation.rule=hampel"), BY_ONE),
-    "bellman-weighted": (with_liars("federation.rule=bellman-weighted"), MODEST),
+    "bellman-weighted": (with_liars("federation.rule=bellman-weighted"), MODEST[1::2]),  # by two
 }
 
 
@@ -156,7 +156,7 @@ def test_liars_tell_both_servers_the_same(
     for cell in cells[1:]:  # lies reach those who are honest
         first, last = histories[cell]
         np.testing.assert_array_equal(first.learned[0], honest[0].learned[0])
-        assert abs(last.improved[0] - honest[1].improved[0]).max() > 3e-4, cell
+        assert abs(last.improved[0] - honest[1].improved[0]).max() > 1e-3, cell
 
 
 CARRIED = read_settings(

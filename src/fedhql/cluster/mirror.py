@@ -119,6 +119,7 @@ def _send_or_keep(mirror: Mirror, local: Path, out: str) -> None:
     try:
         mirror.send()
     except Exception as error:  # every store has errors of its own
+        local.mkdir(exist_ok=True)  # if there was nothing to send but what to remove
         kept = Path(tempfile.mkdtemp(prefix="fedhql-unsent-"))
         local.rename(kept / local.name)
         raise RunDirectoryError(

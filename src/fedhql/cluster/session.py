@@ -126,7 +126,7 @@ def _with_token_of_ours() -> None:
 
 def _reachable(address: str) -> str:
     """As it is. Where nobody listens Ray would try for a quarter of an hour, and aloud."""
-    if address in ("auto", "local"):
+    if address == "auto":
         return address
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
