@@ -48,7 +48,7 @@ class Started:
             text=True,
             start_new_session=True,
             cwd=home,
-            env=os.environ | {"FEDHQL_TEST_MARK": self._mark},
+            env=os.environ | {"FEDHQL_TEST_MARK": self._mark, "HOME": str(home)},
         )
 
     def processes(self) -> list[int]:
@@ -82,6 +82,7 @@ def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path) -> None:
     assert run.process.returncode == 0, complaints
     assert complaints == ""
     assert said.rstrip().endswith("results: ray")
+    assert not (tmp_path / ".ray").exists()  # a token there is one for every cluster to come
     run.wait_until_all_ended()
     succeed("run", file, "--out", "here", "--engine", "messages", "--seeds", "3", cwd=tmp_path)
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
