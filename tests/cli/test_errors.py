@@ -63,6 +63,10 @@ def with_agents(directory: Path, *answers: str) -> Path:
             "attackers is 0, of attack.name = 'nan'; allowed: 1 to",
         ),
         (["cartpole-n5", "--attackers", "1", "--attack", "lie"], "attack.name: 'lie' is wrong"),
+        (
+            ["cartpole-n5", "--arm", "independent", "--attackers", "1", "--attack", "nan"],
+            "--attack and --attackers are for arms that federate, and there is only 'independent'",
+        ),
         (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
         (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, messages, compiled"),
         (["cartpole-n5", "--backbone", "tf"], "--backbone tf: allowed: dqn, sb3"),

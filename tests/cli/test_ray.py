@@ -33,7 +33,8 @@ def experiment(home: Path, budget: int) -> Path:
     (home / "mine.py").write_text(MINE)
     text = TABULAR.format(budget=budget).partition("[[agents]]")[0]
     text = text.replace("episodes = 3", "episodes = 3\nepisode_step_limit = 5")
-    return write_file(home, text + '[[agents]]\nkind = "mine:Mine"\n[[agents]]\nkind = "tabular"\n')
+    agents = ("mine:Mine", "tabular", "tabular")
+    return write_file(home, text + "".join(f'[[agents]]\nkind = "{kind}"\n' for kind in agents))
 
 
 class Started:
@@ -75,16 +76,23 @@ reads_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc"
 
 
 @reads_proc
-def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path) -> None:
-    file = experiment(tmp_path, 900)
-    run = Started(tmp_path, "run", file, "--out", "ray", "--engine", "ray", "--seeds", "3")
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--attack", "noise", "--attackers", "1"], id="plain and attacked"),
+        pytest.param(["--set", "federation.secure_aggregation=true"], id="secure"),
+    ],
+)
+def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path, options: list[str]) -> None:
+    arguments = ("run", experiment(tmp_path, 900), "--seeds", "3", *options)
+    run = Started(tmp_path, *arguments, "--out", "ray", "--engine", "ray")
     said, complaints = run.process.communicate()
     assert run.process.returncode == 0, complaints
     assert complaints == ""
     assert said.rstrip().endswith("results: ray")
     assert not (tmp_path / ".ray").exists()  # a token there is one for every cluster to come
     run.wait_until_all_ended()
-    succeed("run", file, "--out", "here", "--engine", "messages", "--seeds", "3", cwd=tmp_path)
+    succeed(*arguments, "--out", "here", "--engine", "messages", cwd=tmp_path)
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 

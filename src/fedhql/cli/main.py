@@ -24,7 +24,7 @@ from fedhql.cli.common import (
 from fedhql.cli.display import LiveDisplay, Mirrored, results_table
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
-from fedhql.errors import FedHQLError
+from fedhql.errors import FedHQLError, SettingsError
 from fedhql.experiments.arms import require_arm
 from fedhql.experiments.on_ray import AgentsOnRay
 from fedhql.experiments.places import Place
@@ -238,6 +238,11 @@ def _attacked(arms: list[str], attack: str | None, attackers: int | None) -> lis
     lies = [f"attack={attack}"] if attack is not None else []
     lies += [f"attackers={attackers}"] if attackers is not None else []
     own = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
+    if lies and not own:
+        raise SettingsError(
+            f"--attack and --attackers are for arms that federate, and there is only "
+            f"{INDEPENDENT!r}; add --arm {FEDHQL}"
+        )
     return [",".join([*arm, *lies]) for arm in own] if lies else []
 
 

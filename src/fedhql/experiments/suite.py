@@ -78,19 +78,23 @@ SEARCHED_WORDS = tuple(
     for rate in (0.5, 1)
     for environments in ("reset", "carry-over")
 )
-GENTLE = "agents.improvement_learning_rate=1e-3"
+BOLD = "agents.improvement_learning_rate=3e-3"
 PLUS_SEARCH = {
     "plus-search": Suite(
         {
             "cartpole-n5": ("cartpole-n5", PAST_THE_PAPER),
-            "cartpole-n5-gentle": ("cartpole-n5", (*PAST_THE_PAPER, GENTLE)),
-            "cartpole-n10": ("cartpole-n10", PAST_THE_PAPER),
+            "cartpole-n5-bold": ("cartpole-n5", (*PAST_THE_PAPER, BOLD)),
+            "cartpole-n10-bold": ("cartpole-n10", (*PAST_THE_PAPER, BOLD)),
         },
         arms=SEARCHED_WORDS,
         seeds=SEARCH_SEEDS,
     ),
     "plus-search-rounds": Suite(
-        {name + PLUS: (name + PLUS, ()) for name in ("cartpole-n5", "cartpole-n10")},
+        {
+            f"{name}{of}": (name + PLUS, changed)
+            for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5")
+            for of, changed in (("", ()), ("-bold", (BOLD,)))
+        },
         arms=("rule=mean-std", "rule=bellman-weighted"),
         seeds=SEARCH_SEEDS,
     ),
