@@ -15,8 +15,8 @@ from fedhql.experiments.build import as_asked, build_batch, build_cohort, build_
 from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.served import read_served_settings
-from fedhql.experiments.settings import read_settings
+from fedhql.experiments.served import ServedSettings, open_home, read_served_settings
+from fedhql.experiments.settings import parse, read_settings
 from fedhql.federation import Budget, InProcessCohort
 from fedhql.remote import gate, keys, masking
 from fedhql.remote.hub import Hub
@@ -314,12 +314,24 @@ def test_who_has_a_certificate_that_expires_has_to_go_before(
     [
         ({"quorum": 2}, r"service.quorum is 2; allowed with .*secure_aggregation: at least 3"),
         ({"evaluate_every_rounds": 1}, r"evaluate_every_rounds is 1; allowed .*: 0, for a server"),
+        ({"value_bound": 5}, r"value_bound is 5, of no use .* set federation.secure_value_bound"),
         ({"members": []}, r"secure_aggregation with 0 service.members; allowed: 3 to"),
     ],
 )
-def test_a_service_that_would_give_values_away(service: dict[str, Any], message: str) -> None:
+def test_a_service_that_cannot_aggregate_securely(service: dict[str, Any], message: str) -> None:
     read_served_settings(small())
     with pytest.raises(SettingsError, match=message):
         read_served_settings(small(**service))
     with pytest.raises(SettingsError, match=r"secure_value_bound is for secure_aggregation"):
         read_served_settings(small().replace("secure_aggregation = true", ""))
+
+
+def test_a_home_of_a_service_that_is_not_allowed_any_more_opens_with_one_that_is(
+    tmp_path: Path,
+) -> None:
+    before = parse(small(value_bound=5), (), ServedSettings)
+    journal, identity = open_home(tmp_path, before)
+    journal.close()
+    journal, again = open_home(tmp_path, read_served_settings(small()))
+    journal.close()
+    assert again == identity

@@ -73,6 +73,10 @@ def _not_secure(settings: ServedSettings) -> str | None:
     if every := service.evaluate_every_rounds:
         why = "for a server that evaluates a member sees its values"
         return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
+    bound, default = service.value_bound, type(service).model_fields["value_bound"].default
+    if bound != default:  # which is written out in a home, and contradicts nothing
+        instead = "leave it out, and set federation.secure_value_bound"
+        return f"service.value_bound is {bound:g}, of no use {secure}; {instead}"
     return None
 
 
@@ -81,7 +85,8 @@ def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
     home.mkdir(parents=True, exist_ok=True)
     kept = home / SETTINGS
     if kept.exists():
-        before = read_served_settings(kept.read_text())
+        # Whatever its [service] said, that of now counts, and has been checked.
+        before = parse(kept.read_text(), (), ServedSettings)
         same_service = before.model_copy(update={"service": settings.service})
         if differing := differing_keys(settings, same_service):
             raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
