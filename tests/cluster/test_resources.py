@@ -1,9 +1,12 @@
 """What agents ask of a cluster, and what a cluster says to it. No Ray is needed here."""
 
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fedhql.cluster import session
 from fedhql.cluster.files import scratch
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
@@ -104,6 +107,25 @@ def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[ray\]'"), connected(None):
         pass
+
+
+def test_a_ray_that_does_not_start_leaves_sigterm_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**options: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise RuntimeError("no room for it")
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    monkeypatch.setattr(session, "import_ray", lambda: ray)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one")  # or it would leave one here
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(ClusterError, match="no room for it"), connected(None):
+            pass
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nobody.invalid:6379"])

@@ -76,6 +76,14 @@ ALTERED: dict[str, tuple[Change, str]] = {
     ),
     "no signature": (lambda key, _: changed(key, signature=b""), "is not signed"),
     "no certificate": (lambda key, _: changed(key, certificate=b""), "is not a certificate"),
+    "much around its certificate": (
+        lambda key, _: changed(key, certificate=key.certificate + bytes(8192)),
+        r"a certificate of 8,\d+ bytes, allowed: 8,192",
+    ),
+    "a long signature": (
+        lambda key, _: changed(key, signature=bytes(257)),
+        "a signature of 257 bytes, allowed: 256",
+    ),
     "another name": (lambda key, _: changed(key, name="cyd"), "another's certificate"),
     "another member's": (
         lambda key, known: changed(Masking("cyd", known["cyd"]).key, name="bob"),

@@ -46,10 +46,10 @@ class Line:
     async def say(self, message: FromServer) -> None:
         await self._context.write(message.SerializeToString())
 
-    async def welcome(self, improvements: int = 0) -> None:
+    async def welcome(self, **fields: Any) -> None:
         assert (await self.hear()).HasField("hello")
-        welcome = Welcome(federation="f", task=TASK, improvements=improvements, most_states=8)
-        await self.say(FromServer(welcome=welcome))
+        said: dict[str, Any] = {"federation": "f", "task": TASK, "most_states": 8} | fields
+        await self.say(FromServer(welcome=Welcome(**said)))
 
     async def order(self, *improvements: Improvement, **work: Any) -> None:
         self._orders += 1
@@ -74,7 +74,9 @@ def improvement(number: int, **changes: Any) -> Improvement:
     return pack_improvement(number, **rows)
 
 
-def run(home: Path, *scripts: Script, agent: Recorder | None = None) -> Recorder:
+def run(
+    home: Path, *scripts: Script, agent: Recorder | None = None, secure_aggregation: bool = False
+) -> Recorder:
     """A member that finds a server with each of these scripts, one connection after the other."""
     acting, left, wrong = agent or Recorder(seed=0), list(scripts), list[BaseException]()
 
@@ -91,7 +93,8 @@ def run(home: Path, *scripts: Script, agent: Recorder | None = None) -> Recorder
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         member = Member("ann", f"127.0.0.1:{port}", home, lambda task: acting, credentials=None,
-                        rng=Hasty(0), clock=time.monotonic)  # fmt: skip
+                        rng=Hasty(0), clock=time.monotonic,
+                        secure_aggregation=secure_aggregation)  # fmt: skip
         try:
             await asyncio.wait_for(member.run(), 20)
         finally:
@@ -206,11 +209,31 @@ def test_goodbyes_of_a_server(tmp_path: Path) -> None:
         run(tmp_path, stops, stops, refuses)
 
 
-def test_an_order_before_a_welcome_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("connection", [1, 2])
+@pytest.mark.parametrize("secure_aggregation", [False, True])
+def test_an_order_before_a_welcome_is_refused(
+    secure_aggregation: bool, connection: int, tmp_path: Path
+) -> None:
+    async def welcomes(line: Line) -> None:
+        await line.welcome(secure_value_bound=float(secure_aggregation))
+
     async def script(line: Line) -> None:
-        await line.order(improvement(1))
         await line.hear()
+        await line.order(improvement(1), query=Query(states=pack(STATES)))
         assert (await line.hear()).goodbye.reason == Goodbye.REFUSED
 
+    agent, before = Recorder(seed=0), [welcomes] * (connection - 1)
     with pytest.raises(MemberRefused, match="an order before a welcome"):
-        run(tmp_path, script)
+        run(tmp_path, *before, script, agent=agent, secure_aggregation=secure_aggregation)
+    assert agent.told == []
+
+
+def test_another_federation_is_refused_also_after_a_reconnect(tmp_path: Path) -> None:
+    async def welcomes(line: Line) -> None:
+        await line.welcome()
+
+    async def is_another(line: Line) -> None:
+        await line.welcome(federation="g")
+
+    with pytest.raises(MemberRefused, match=r"is federation g, .* belongs to f; a member needs"):
+        run(tmp_path, welcomes, is_another)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,21 @@ from fedhql.experiments.build import as_asked, build_batch, build_cohort, build_
 from fedhql.experiments.build_agent import build_agents
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.served import read_served_settings
-from fedhql.experiments.settings import read_settings
+from fedhql.experiments.served import (
+    ROOM_BYTES,
+    ServedSettings,
+    open_home,
+    read_served_settings,
+    task_of,
+)
+from fedhql.experiments.settings import parse, read_settings
 from fedhql.federation import Budget, InProcessCohort
 from fedhql.remote import gate, keys, masking
+from fedhql.remote.credentials import Credentials
 from fedhql.remote.hub import Hub
 from fedhql.remote.session import Session
-from fedhql.remote.wire import unpack
-from fedhql.remote.wire_pb2 import Report
+from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER, unpack
+from fedhql.remote.wire_pb2 import MaskingKey, Report
 from tests.remote.authority import Authority
 from tests.remote.federating import (
     Server,
@@ -285,6 +293,37 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("tls", [True, False])
+def test_of_a_key_only_what_was_checked_goes_on_to_the_others(
+    tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a member could have the server send them whatever it likes."""
+    authority = Authority(tmp_path / "certs")
+    shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
+    real, made = keys.masking_key, list[MaskingKey]()
+
+    def padded(name: str, public: bytes, credentials: Credentials | None) -> MaskingKey:
+        made.append(real(name, public, credentials))
+        key = MaskingKey.FromString(made[0].SerializeToString() + b"\x7a\x07unknown")
+        key.certificate = b"before\n" + key.certificate + b"after\n"
+        return key
+
+    monkeypatch.setattr(masking, "masking_key", padded)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", small(), credentials=shown if tls else None) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join(NAMES[0], credentials=own if tls else None, secure_aggregation=True)
+            await server.reach(lambda: NAMES[0] in server.hub.sessions)
+            kept = server.hub.sessions[NAMES[0]].masking_key
+            assert kept is not None
+            assert kept.SerializeToString() == made[0].SerializeToString()
+
+    asyncio.run(run())
+
+
 def test_who_has_a_certificate_that_expires_has_to_go_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,12 +353,35 @@ def test_who_has_a_certificate_that_expires_has_to_go_before(
     [
         ({"quorum": 2}, r"service.quorum is 2; allowed with .*secure_aggregation: at least 3"),
         ({"evaluate_every_rounds": 1}, r"evaluate_every_rounds is 1; allowed .*: 0, for a server"),
+        ({"value_bound": 5}, r"value_bound is 5, of no use .* set federation.secure_value_bound"),
         ({"members": []}, r"secure_aggregation with 0 service.members; allowed: 3 to"),
     ],
 )
-def test_a_service_that_would_give_values_away(service: dict[str, Any], message: str) -> None:
+def test_a_service_that_cannot_aggregate_securely(service: dict[str, Any], message: str) -> None:
     read_served_settings(small())
     with pytest.raises(SettingsError, match=message):
         read_served_settings(small(**service))
     with pytest.raises(SettingsError, match=r"secure_value_bound is for secure_aggregation"):
         read_served_settings(small().replace("secure_aggregation = true", ""))
+
+
+def test_a_home_of_a_service_that_is_not_allowed_any_more_opens_with_one_that_is(
+    tmp_path: Path,
+) -> None:
+    before = parse(small(value_bound=5), (), ServedSettings)
+    journal, identity = open_home(tmp_path, before)
+    journal.close()
+    journal, again = open_home(tmp_path, read_served_settings(small()))
+    journal.close()
+    assert again == identity
+
+
+def test_room_for_everybodys_keys_beside_a_question() -> None:
+    room = MOST_BYTES_TO_A_MEMBER - ROOM_BYTES - len(NAMES) * keys.MOST_KEY_BYTES
+    most = room // (8 + 12 + 8)  # of FrozenLake's states: an improvement and a question
+    for batch, fits in ((most, True), (most + 1, False)):
+        overrides = [f"federation.query_batch={batch}"]
+        overrides += [f"service.{key}={2**40}" for key in ("most_states", "most_message_bytes")]
+        settings = read_served_settings(small(), overrides)
+        with nullcontext() if fits else pytest.raises(SettingsError, match="with everybody's keys"):
+            task_of(settings)

@@ -171,9 +171,11 @@ def _quiet() -> Iterator[None]:
 def _own_signals() -> Iterator[None]:
     """SIGTERM stays what it was: Ray would answer it with a stack trace on stderr."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _require_alike_nodes(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from fedhql.errors import SettingsError
 from fedhql.experiments.contradictions import wrong_secure, wrong_trim
 from fedhql.experiments.settings import TaskSettings, differing_keys, parse
 from fedhql.remote.journal import Journal
+from fedhql.remote.keys import MOST_KEY_BYTES
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER
 from fedhql.remote.wire_pb2 import Task
@@ -73,6 +74,10 @@ def _not_secure(settings: ServedSettings) -> str | None:
     if every := service.evaluate_every_rounds:
         why = "for a server that evaluates a member sees its values"
         return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
+    bound, default = service.value_bound, type(service).model_fields["value_bound"].default
+    if bound != default:  # which is written out in a home, and contradicts nothing
+        instead = "leave it out, and set federation.secure_value_bound"
+        return f"service.value_bound is {bound:g}, of no use {secure}; {instead}"
     return None
 
 
@@ -81,7 +86,8 @@ def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
     home.mkdir(parents=True, exist_ok=True)
     kept = home / SETTINGS
     if kept.exists():
-        before = read_served_settings(kept.read_text())
+        # Whatever its [service] said, that of now counts, and has been checked.
+        before = parse(kept.read_text(), (), ServedSettings)
         same_service = before.model_copy(update={"service": settings.service})
         if differing := differing_keys(settings, same_service):
             raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
@@ -119,7 +125,10 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
     asked = max(federation.query_batch, settings.evaluation.episodes)
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
     to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
-    of_a_value = MASKED_BYTES if federation.secure_aggregation else np.dtype(np.float32).itemsize
+    of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
+    if federation.secure_aggregation:
+        of_a_value, with_keys = MASKED_BYTES, " with everybody's keys"
+        to_member += len(service.members) * MOST_KEY_BYTES
     from_member = asked * task.actions * of_a_value
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     if max(asked, improved) > service.most_states:
@@ -129,7 +138,7 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
             f"{settings.evaluation.episodes})"
         )
     for what, bytes_, allowed in (
-        ("an improvement and a question", to_member, MOST_BYTES_TO_A_MEMBER),
+        (f"an improvement and a question{with_keys}", to_member, MOST_BYTES_TO_A_MEMBER),
         ("an answer", from_member, service.most_message_bytes),
     ):
         if bytes_ + ROOM_BYTES > allowed:

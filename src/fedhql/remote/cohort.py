@@ -25,6 +25,7 @@ class RemoteCohort:
         self._hub, self._loop, self._action_count = hub, loop, action_count
         self.names: tuple[str, ...] = ()
         self.silent: set[str] = set()  # who did not answer a `query_each` since they were enlisted
+        self._late: set[str] = set()  # with secure aggregation, likewise
         self._improvement: Improvement | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -40,7 +41,7 @@ class RemoteCohort:
         return self.call(call())
 
     def enlist(self, names: Sequence[str]) -> None:
-        self.names, self.silent = tuple(names), set()
+        self.names, self.silent, self._late = tuple(names), set(), set()
 
     def self_learn(self, env_steps: int, facts: dict[str, Any] | None = None) -> None:
         """Each of them that long, or as long as its budget lasts; `facts` go with the beginning."""
@@ -54,7 +55,8 @@ class RemoteCohort:
     def query(self, states: States) -> Answers | PooledAnswers:
         hub, quorum = self._hub, self._hub.settings.quorum
         if hub.secure_value_bound is not None:
-            pooled, theirs = self.call(ask_for_sum(hub, self.names, states, quorum))
+            asked = ask_for_sum(hub, self.names, states, quorum, self._late)
+            pooled, theirs = self.call(asked)
             return PooledAnswers(pooled, *self._who(theirs))
         answers = self.call(hub.ask(dict.fromkeys(self.names, states), quorum))
         members, refused = self._who(answers)

@@ -27,11 +27,11 @@ from fedhql.remote.credentials import (
     server_credentials,
 )
 from fedhql.remote.hub import Hub
-from fedhql.remote.keys import require_signed
+from fedhql.remote.keys import require_signed, without_the_rest
 from fedhql.remote.observation import printable
 from fedhql.remote.session import Session
 from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_handler
-from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
+from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, MaskingKey, Task, Welcome
 
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
@@ -69,6 +69,13 @@ class _Visit:
 
 def _is_about_to_expire(at: datetime | None) -> bool:
     return at is not None and at - EXPIRY_MARGIN <= datetime.now(UTC)
+
+
+def _expiry(key: MaskingKey | None) -> datetime | None:
+    """After it, whoever comes would be sent this key, refuse it and leave."""
+    if key is None or not key.certificate:
+        return None
+    return parse_certificate(key.certificate, "what came with a masking key").not_valid_after_utc
 
 
 def is_loopback(address: str) -> bool:
@@ -154,6 +161,7 @@ class Gate:
             name, hello = await self._heard(name, requests)
             self._require_allowed(name)
             self._require_welcome(name, hello)
+            masking_key = self._masking_key(name, hello)
         except _Refused as error:
             if not error.told:
                 who = f"{name} at {peer}" if name else peer
@@ -174,13 +182,13 @@ class Gate:
             hello.applied_improvements,
             is_new=not hello.federation,
             welcome=self._welcome,
-            masking_key=hello.masking_key if hello.HasField("masking_key") else None,
+            masking_key=masking_key,
         )
         reading = asyncio.ensure_future(self._read(session, requests))
         why = self._broken
         try:
             async with asyncio.timeout(None) as patience:
-                self._visits[session] = _Visit(serial, self._expiry(hello), patience)
+                self._visits[session] = _Visit(serial, _expiry(masking_key), patience)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
@@ -314,11 +322,11 @@ class Gate:
             )
         if (member := hub.members.get(name)) is not None and member.quarantined:
             raise _Refused(f"{name} is quarantined: {member.quarantined}")
-        if hub.secure_value_bound is not None:
-            self._require_masking_key(name, hello)
 
-    def _require_masking_key(self, name: str, hello: Hello) -> None:
+    def _masking_key(self, name: str, hello: Hello) -> MaskingKey | None:
         """One that the others will accept: they would all leave at another."""
+        if self._hub.secure_value_bound is None:
+            return None
         if not hello.HasField("masking_key"):
             raise _Refused("this federation has secure aggregation: join with --secure-aggregation")
         if hello.masking_key.name != name:
@@ -329,15 +337,10 @@ class Gate:
             require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
         except (CredentialsError, ValueError) as error:
             raise _Refused(f"the masking key of {name} is refused: {error}") from error
-        if _is_about_to_expire(self._expiry(hello)):
+        key = without_the_rest(hello.masking_key, self._credentials)
+        if _is_about_to_expire(_expiry(key)):
             raise _Refused(f"the certificate of {name} expires")
-
-    def _expiry(self, hello: Hello) -> datetime | None:
-        """After it, whoever comes would be sent this key, refuse it and leave."""
-        if self._credentials is None or self._hub.secure_value_bound is None:
-            return None
-        pem = hello.masking_key.certificate
-        return parse_certificate(pem, "what came with a masking key").not_valid_after_utc
+        return key
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(

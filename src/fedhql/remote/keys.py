@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from fedhql.errors import CredentialsError
 from fedhql.remote.credentials import (
@@ -20,6 +20,8 @@ from fedhql.remote.credentials import (
 from fedhql.remote.wire_pb2 import MaskingKey
 
 ALGORITHM = ec.ECDSA(hashes.SHA256())
+MOST_CERTIFICATE_BYTES, MOST_SIGNATURE_BYTES = 8192, 256  # ours have less than 1024 and 73
+MOST_KEY_BYTES = MOST_CERTIFICATE_BYTES + MOST_SIGNATURE_BYTES + 256  # its name, twice, and itself
 
 
 def masking_key(name: str, public_key: bytes, credentials: Credentials | None) -> MaskingKey:
@@ -38,6 +40,14 @@ def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: dat
     if credentials is None:
         return
     whose = f"the masking key of {key.name[:64]!r}"
+    for what, bytes_, most in (
+        ("certificate", len(key.certificate), MOST_CERTIFICATE_BYTES),
+        ("signature", len(key.signature), MOST_SIGNATURE_BYTES),
+    ):
+        if bytes_ > most:
+            raise CredentialsError(
+                f"{whose} comes with a {what} of {bytes_:,} bytes, allowed: {most:,}"
+            )
     authority = parse_certificate(credentials.authority, "the authority's certificate")
     certificate = parse_certificate(key.certificate, f"what came with {whose}")
     if not is_signed_by(certificate, authority):
@@ -51,6 +61,16 @@ def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: dat
         raise CredentialsError(f"{whose} comes with a certificate that is not valid now")
     if not _is_signed(key, certificate):
         raise CredentialsError(f"{whose} is not signed with its certificate's key")
+
+
+def without_the_rest(key: MaskingKey, credentials: Credentials | None) -> MaskingKey:
+    """Text around its certificate, and unknown fields: they would go on to all others."""
+    checked = MaskingKey(name=key.name, public_key=key.public_key)
+    if credentials is not None:
+        certificate = parse_certificate(key.certificate, "what came with a masking key")
+        checked.certificate = certificate.public_bytes(Encoding.PEM)
+        checked.signature = key.signature
+    return checked
 
 
 def _is_signed(key: MaskingKey, certificate: x509.Certificate) -> bool:

@@ -229,17 +229,17 @@ class Member:
         )
 
     async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
+        if self._ledger.federation not in ("", welcome.federation):
+            raise MemberRefused(
+                f"{self._address} is federation {welcome.federation}, {self._home} belongs to "
+                f"{self._ledger.federation}; a member needs a --home for each"
+            )
         if self._masking is not None:
             self._masking.begin(welcome)
         if self._agent is not None:
             self._welcome.most_states = welcome.most_states  # a server's settings may change
         else:
             self._welcome = welcome
-            if self._ledger.federation not in ("", welcome.federation):
-                raise MemberRefused(
-                    f"{self._address} is federation {welcome.federation}, {self._home} belongs to "
-                    f"{self._ledger.federation}; a member needs a --home for each"
-                )
             if not self._begun:  # what was before is not ours
                 self._place.applied = welcome.improvements
             try:
@@ -265,7 +265,7 @@ class Member:
 
     async def _obey(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
         """What to learn from now on is given back: that is done chunk by chunk."""
-        if self._agent is None:
+        if not self._welcomed:
             raise WireError("an order before a welcome")
         self._apply(order)
         match order.WhichOneof("work"):

@@ -28,7 +28,8 @@ class ServiceSettings(BaseModel):
     catch_up_improvements: PositiveInt = 256
     """The last so many are kept for members that were away; older ones they skip, and say so."""
     value_bound: float = Field(1e6, gt=0, le=1e30)
-    """An answer with a larger value is refused, as one with NaN or of the wrong shape is."""
+    """An answer with a larger value is refused, as one with NaN or of the wrong shape is. Not with
+    secure aggregation, which has federation.secure_value_bound."""
     quarantine_after: PositiveInt = 3
     """Refused answers in a row."""
     evaluate_every_rounds: NonNegativeInt = 1

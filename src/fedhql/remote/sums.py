@@ -13,17 +13,21 @@ from fedhql.secure.masks import NotTheSum, unmasked_sum
 
 
 async def ask_for_sum(
-    hub: Hub, names: Sequence[str], states: States, quorum: int
+    hub: Hub, names: Sequence[str], states: States, quorum: int, late: set[str]
 ) -> tuple[Moments, list[str]]:
     """Moments of the values of those who answered together, and who they are.
 
     With anybody missing, the masks that it shares with the others are left in their sum, and it
-    says nothing. Then the others are asked again, under a new identity.
+    says nothing. Then the others are asked again, under a new identity. Whoever is late joins the
+    `late`, who are not asked while there are enough others.
     """
-    wanted, in_vain = set(names), 0
+    missed, in_vain = set[str](), 0
     while True:
-        await hub.wait_for_quorum(wanted, quorum)
-        cohort = [name for name in hub.present() if name in wanted]
+        await hub.wait_for_quorum(names, quorum)
+        here = [name for name in hub.present() if name in names]
+        reliable = [name for name in here if name not in missed | late]
+        # If these are too few, all are asked: one with nothing to answer until it is quarantined.
+        cohort = reliable if len(reliable) >= quorum else here
         keys = [key for name in cohort if (key := hub.sessions[name].masking_key) is not None]
         # Else it would be a plain exchange, or one whose masks do not cancel.
         assert 0 < len(keys) == len(cohort)
@@ -37,15 +41,10 @@ async def ask_for_sum(
                 _give_up_after(hub.settings.quarantine_after, in_vain, error, cohort)
                 hub.tell(f"{error}: asked again", level="warning")
                 continue
-        in_vain = 0
-        _send_late_ones_away(hub, exchange)
+        late |= _late_ones_sent_away(hub, exchange)
         missing = [name for name in cohort if name not in exchange.answers]
         hub.tell(f"no answer of {', '.join(missing)}: the others are asked again", level="warning")
-        # Who had nothing to answer is left out, unless that leaves too few; then it is asked, and
-        # refused, until it is quarantined.
-        silent = set(missing) - exchange.waiting
-        left = [name for name in hub.present() if name in wanted - silent]
-        wanted = wanted - silent if len(left) >= quorum else set(names)
+        missed.update(missing)  # one that came back each time would hold up this question for ever
 
 
 def _moments(hub: Hub, exchange: Exchange, cohort: Sequence[str]) -> Moments:
@@ -55,18 +54,21 @@ def _moments(hub: Hub, exchange: Exchange, cohort: Sequence[str]) -> Moments:
     return FixedPoint(len(cohort), hub.secure_value_bound).moments(words.reshape(2, B, -1))
 
 
-def _send_late_ones_away(hub: Hub, exchange: Exchange) -> None:
+def _late_ones_sent_away(hub: Hub, exchange: Exchange) -> set[str]:
     """Before anybody is asked again: they come back with new keys.
 
     An answer that came after all would complete the older sum, and its difference from the newer
     one is that member's own values. What is on its way already still arrives; it is thrown away
     unread, and that this is done is the server's word (docs/privacy.md).
     """
+    late = set[str]()
     for name in sorted(exchange.waiting):
         session = hub.sessions.get(name)
         if session is not None and session.asked == exchange.number:
             hub.members[name].late_answers += 1
             hub.expel(session, "its answer is late; come again", Goodbye.STOPPED)
+            late.add(name)
+    return late
 
 
 def _give_up_after(most: int, in_vain: int, error: NotTheSum, cohort: Sequence[str]) -> None:
