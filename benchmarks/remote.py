@@ -32,6 +32,7 @@ import tomli_w
 from fedhql.experiments.presets import preset_text
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.settings import read_settings
+from fedhql.remote.asking import ask
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.gate import Gate
 from fedhql.remote.hub import Hub
@@ -208,7 +209,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
                     times.clear()
             cpu_before = time.process_time()
             for _ in range(turn):
-                await timed("ours", lambda: hub.ask(asked, count))
+                await timed("ours", lambda: ask(hub, asked, count))
             cpu += time.process_time() - cpu_before
             for _ in range(turn):
                 await timed("floor", floor.exchange)

@@ -25,6 +25,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedhql.federation import Moments, fed_ucb_of, moments
+from fedhql.remote.asking import ask
 from fedhql.remote.gate import Gate
 from fedhql.remote.hub import Hub
 from fedhql.remote.journal import Journal
@@ -126,7 +127,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
         states = np.random.default_rng(0).random((STATES, 4), dtype=np.float32)
 
         async def plain() -> Moments:
-            answers = await hubs["plain"].ask(dict.fromkeys(names, states), count)
+            answers = await ask(hubs["plain"], dict.fromkeys(names, states), count)
             return moments(np.array(list(answers.values())))
 
         async def secure() -> Moments:

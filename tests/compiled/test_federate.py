@@ -13,12 +13,11 @@ import pytest
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
-from fedhql.agents.dqn.population import begin_episodes
 from fedhql.compiled import grid as grid_module
 from fedhql.compiled import server as server_module
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers, Outcome
-from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.lanes import TwinLanes, begin_episodes
 from fedhql.environments.twin_batch import TwinBatch
 from fedhql.errors import NoUsableAnswers
 from fedhql.experiments.attackers import under_attack

@@ -12,7 +12,7 @@ import pytest
 
 from fedhql.errors import MemberRefused, SettingsError
 from fedhql.experiments.join import agent_builder
-from fedhql.remote import gate
+from fedhql.remote import admission, gate
 from fedhql.remote.credentials import Credentials, channel_credentials
 from fedhql.remote.gate import Gate, is_loopback
 from fedhql.remote.wire import join_method
@@ -269,7 +269,7 @@ def test_the_list_of_revoked_certificates_is_read_once_a_look(
 
     monkeypatch.setattr(gate, "LOOK_SECONDS", 0.05)
     count("look", Gate, "_lose_patience")
-    count("read", gate, "read_revoked")
+    count("read", admission, "read_revoked")
 
     async def run() -> None:
         text = federation(BUDGET, start_with=3)  # nobody else comes, so nothing begins

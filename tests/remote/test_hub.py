@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhql.remote.asking import ask
 from fedhql.remote.changes import Stopped
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.exchange import TooFew
@@ -57,7 +58,7 @@ class Rig:
         await cohort._finish_step(server_env_steps, {})
 
     def ask(self, *names: str, quorum: int = 1) -> "asyncio.Task[dict[str, Any]]":
-        return asyncio.create_task(self.hub.ask(dict.fromkeys(names, STATES), quorum))
+        return asyncio.create_task(ask(self.hub, dict.fromkeys(names, STATES), quorum))
 
 
 def run(path: Path, test: Any, **settings: Any) -> None:

@@ -25,7 +25,7 @@ from fedhql.experiments.served import (
 )
 from fedhql.experiments.settings import parse, read_settings
 from fedhql.federation import Budget, InProcessCohort
-from fedhql.remote import gate, keys, masking
+from fedhql.remote import admission, keys, masking
 from fedhql.remote.credentials import Credentials
 from fedhql.remote.hub import Hub
 from fedhql.remote.session import Session
@@ -338,7 +338,7 @@ def test_who_has_a_certificate_that_expires_has_to_go_before(
         ):
             joined = members.join(NAMES[0], credentials=own, secure_aggregation=True)
             await server.reach(lambda: NAMES[0] in server.hub.sessions)
-            monkeypatch.setattr(gate, "EXPIRY_MARGIN", timedelta(days=11))  # it is valid for 10
+            monkeypatch.setattr(admission, "EXPIRY_MARGIN", timedelta(days=11))  # valid for 10
             with pytest.raises(MemberRefused, match="certificate of agent1 expires"):
                 await asyncio.wait_for(joined, 20)
             assert "certificate of agent1 expires" in await refused(

@@ -11,6 +11,7 @@ import pytest
 
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Moments
+from fedhql.remote.asking import ask
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.exchange import TooFew
 from fedhql.remote.hub import Hub
@@ -393,7 +394,7 @@ def test_nobody_is_asked_without_masks(tmp_path: Path) -> None:
 
     async def test(rig: Rig) -> None:
         with pytest.raises(AssertionError):
-            await asyncio.wait_for(rig.hub.ask(dict.fromkeys(NAMES, STATES), 0), DEADLINE / 2)
+            await asyncio.wait_for(ask(rig.hub, dict.fromkeys(NAMES, STATES), 0), DEADLINE / 2)
         for members in (rig.of("ann"), rig.of()):
             for member in members:
                 member.session.masking_key = None

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedhql import __version__
-from fedhql.cli import certificates, network, studies
+from fedhql.cli import certificates, network, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
     Address,
@@ -229,7 +229,7 @@ app.command()(studies.compare)
 app.command()(studies.archive)
 app.command()(network.serve)
 app.command()(network.join)
-app.command()(network.status)
+app.command()(status.status)
 app.add_typer(certificates.app, name="certs")
 
 

@@ -16,10 +16,10 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
 from fedhql.agents.dqn.numbers import Numbers
-from fedhql.agents.dqn.population import Dqn, advance, begin_episodes
+from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.compiled.cohort import Learners, Members, cohort_numbers, form_cohort
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
-from fedhql.environments.lanes import Episodes, Lanes, chosen
+from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, chosen
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
@@ -232,6 +232,30 @@ def _federate(
     return after, outcome, episodes, open_M
 
 
-_greedy_returns: Callable[..., tuple[Array, Array]] = jax.jit(
-    Dqn.greedy_returns, static_argnums=(0, 4)
-)
+@partial(jax.jit, static_argnums=(0, 4))
+def _greedy_returns(
+    dqn: Dqn, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
+) -> tuple[Array, Array]:
+    """Each row plays E greedy episodes, all side by side -> returns (R, E), lengths (R, E)."""
+    R = len(learner.parameters)
+    E = len(dqn.lanes.observe(episodes)) // R
+
+    def playing(carry: Any) -> Array:
+        step_number, _, running, _, _ = carry
+        more: Array = running.any() & (step_number < step_limit)
+        return more
+
+    def play(carry: Any) -> Any:
+        step_number, episodes, running, returns, lengths = carry
+        states = dqn.lanes.observe(episodes).reshape(R, E, -1)
+        q_REA = dqn.q_values(learner, numbers, states)
+        # An agent that answers NaN still has to act: those actions come last.
+        greedy = jnp.where(jnp.isnan(q_REA), -jnp.inf, q_REA).argmax(axis=2).ravel()
+        step = dqn.lanes.step(episodes, greedy, running)
+        returns = returns + jnp.where(running, step.rewards, 0)
+        return step_number + 1, step.episodes, running & ~step.ended, returns, lengths + running
+
+    zeros = jnp.zeros(R * E)
+    start = (jnp.int32(0), episodes, zeros == 0, zeros, jnp.zeros_like(zeros, dtype=jnp.int32))
+    _, _, _, returns, lengths = jax.lax.while_loop(playing, play, start)
+    return returns.reshape(R, E), lengths.reshape(R, E)

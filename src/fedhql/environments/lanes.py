@@ -5,6 +5,7 @@ in the middle of a compiled loop, from uniform draws that were made beforehand.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -58,6 +59,12 @@ class Lanes(Protocol):
 
         will not be used, and what lives outside of the program must stay as it is.
         """
+
+
+@partial(jax.jit, static_argnums=0)
+def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
+    """As a program of its own."""
+    return lanes.begin(seeds_M)
 
 
 def chosen(rows_M: Array, yes: Episodes, no: Episodes) -> Episodes:

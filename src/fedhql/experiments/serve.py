@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,16 @@ from fedhql.experiments.build import build_batch, build_server
 from fedhql.experiments.evaluation import evaluate
 from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.experiments.served import ServedSettings
+from fedhql.experiments.served_books import ServedBooks
 from fedhql.federation import Budget, RoundFigures, RoundProgress
 from fedhql.remote.changes import Stopped
 from fedhql.remote.cohort import RemoteCohort
 from fedhql.remote.exchange import TooFew
 from fedhql.remote.hub import Hub
 from fedhql.remote.journal import MemberRecord
-from fedhql.remote.status import FederationStatus, MemberStatus
-from fedhql.results.arms import FEDHQL
-from fedhql.results.files import write_atomically
-from fedhql.results.records import EvaluationRow, FederationRow, header
+from fedhql.remote.status import FederationStatus
 
 log = logging.getLogger(__name__)
-FILES = {"evaluations.csv": EvaluationRow, "federation.csv": FederationRow}
 
 
 class Service:
@@ -42,10 +39,11 @@ class Service:
         actions: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._home, self._hub, self._clock = settings, home, hub, clock
+        self._settings, self._hub, self._clock = settings, hub, clock
         self._began = clock()
         self._cohort = RemoteCohort(hub, loop, actions)
         self._in_loop = self._cohort.in_loop
+        self._books = ServedBooks(home, settings.seed, hub, self._in_loop)
         self._environments = build_batch(settings, settings.federation.query_batch)
         self._server = build_server(settings, self._cohort, self._environments)
         self._position: dict[str, Any] = hub.journal.fact("position") or {
@@ -53,7 +51,6 @@ class Service:
             "stage": "new",
         }
         self._figures: RoundFigures | None = None
-        self._exported_rounds = 0  # since this process began; the first time all are written
         if settings.service.mode == "continuous":
             hub.on_idle = self._keep_learning
         if "progress" in self._position:  # before anybody comes back and learns it away
@@ -169,19 +166,7 @@ class Service:
         limit = self._settings.evaluation.episode_step_limit
         returns_NE, _ = evaluate(self._cohort.query_each, batch, seeds_NE, limit)
         batch.close()
-        rows = []
-        for member, of_E in zip(members, returns_NE, strict=True):
-            if member.name in self._cohort.silent:  # what it would have done is not known
-                continue
-            mean = float(of_E.mean())
-            best = mean if member.best_mean_return is None else max(member.best_mean_return, mean)
-            member.best_mean_return = best
-            rows.append(
-                EvaluationRow(
-                    FEDHQL, seed, member.name, member.own_env_steps, member.consumed, mean, best
-                )
-            )
-        self._write_rows("evaluations.csv", rows, members)
+        self._books.evaluated(round_, members, returns_NE, self._cohort.silent)
 
     def _federate(self) -> None:
         position, settings = self._position, self._settings
@@ -218,7 +203,7 @@ class Service:
                     self._environments.go_to(position["environments"])
         if before_step.steps:
             self._figures = before_step.figures()
-            self._write_rows("federation.csv", [self._round_row(self._figures)], [])
+            self._books.federated(position["round"], self._cohort.names, self._figures)
         self._next_round()
 
     def _reserve(self, progress: RoundProgress) -> int:
@@ -227,22 +212,6 @@ class Service:
         whole_round = federation.horizon_steps * federation.query_batch
         least = 0 if progress.steps else federation.query_batch
         return self._cohort.reserve(whole_round - progress.server_env_steps, least)
-
-    def _round_row(self, figures: RoundFigures) -> FederationRow:
-        members = [self._hub.members[name] for name in self._cohort.names]
-        own = max((member.own_env_steps for member in members), default=0)
-        return FederationRow(
-            FEDHQL,
-            self._settings.seed,
-            self._position["round"],
-            own,
-            self._hub.server_env_steps,
-            figures.server_env_steps,
-            figures.spread,
-            figures.td_error,
-            figures.loss,
-            figures.refused_answers,
-        )
 
     # Where it stands
 
@@ -266,13 +235,13 @@ class Service:
         self._position |= {"round": self._position["round"] + 1, "stage": "next", "enlisted": []}
         self._write(facts={"position": self._position})
         self._in_loop(self._hub.end_round)
-        self._export()
+        self._books.export(self._position["round"])
 
     def _finish(self) -> None:
         hub = self._hub
         self._position["stage"] = "finished"
         self._write(facts={"position": self._position})
-        self._export()
+        self._books.export(self._position["round"])
         for name, member in list(hub.members.items()):
             if not member.over:
                 why = "the federation is over: too few members are left"
@@ -308,22 +277,6 @@ class Service:
     def _write(self, **what: Any) -> None:
         self._in_loop(self._hub.journal.write, **what)
 
-    def _write_rows(self, file: str, rows: Sequence[Any], members: Sequence[MemberRecord]) -> None:
-        lines = [",".join(map(str, astuple(row))) for row in rows]
-        self._write(rows=(file, self._position["round"], lines), members=members)
-
-    def _export(self) -> None:
-        """The rows so far as files, for whoever draws them; those of older rounds are there."""
-        for file, kind in FILES.items():
-            lines = self._in_loop(self._hub.journal.lines, file, self._exported_rounds)
-            text = "".join(f"{line}\n" for line in lines)
-            if self._exported_rounds == 0:
-                write_atomically(self._home / file, header(kind) + text)
-            else:
-                with (self._home / file).open("a") as end:
-                    end.write(text)
-        self._exported_rounds = self._position["round"]
-
     def status(self, federation: str) -> FederationStatus:
         """For the status page; a look, with no lock: every part of it is whole."""
         hub, figures = self._hub, self._figures
@@ -339,7 +292,7 @@ class Service:
             env_steps_per_member=self._settings.budget.env_steps_per_agent,
             server_env_steps=hub.server_env_steps,
             uptime_seconds=self._clock() - self._began,
-            members=[_member_status(hub, member) for member in members],
+            members=[m.status(connected=m.name in hub.sessions) for m in members],
             exchanges=hub.latencies.status(),
             spread=figures.spread if figures else None,
             td_error=figures.td_error if figures else None,
@@ -356,17 +309,3 @@ STAGES = {
     "federate": "federating",
     "finished": "finished",
 }
-
-
-def _member_status(hub: Hub, member: MemberRecord) -> MemberStatus:
-    return MemberStatus(
-        name=member.name,
-        state=member.state(connected=member.name in hub.sessions),
-        own_env_steps=member.own_env_steps,
-        consumed_env_steps=member.consumed,
-        applied_improvements=member.applied_improvements,
-        skipped_improvements=member.skipped_improvements,
-        refused_answers=member.refused_answers,
-        late_answers=member.late_answers,
-        reconnects=max(member.connections - 1, 0),
-    )

@@ -10,6 +10,7 @@ import numpy as np
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Answers, PooledAnswers
+from fedhql.remote.asking import ask
 from fedhql.remote.hub import Hub
 from fedhql.remote.sums import ask_for_sum
 from fedhql.remote.wire import pack_improvement
@@ -58,7 +59,7 @@ class RemoteCohort:
             asked = ask_for_sum(hub, self.names, states, quorum, self._late)
             pooled, theirs = self.call(asked)
             return PooledAnswers(pooled, *self._who(theirs))
-        answers = self.call(hub.ask(dict.fromkeys(self.names, states), quorum))
+        answers = self.call(ask(hub, dict.fromkeys(self.names, states), quorum))
         members, refused = self._who(answers)
         # In float64, as `usable_answers` of an in-process cohort does.
         q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
@@ -77,7 +78,7 @@ class RemoteCohort:
             for name, of_member in zip(self.names, states, strict=True)
             if len(of_member) and name not in self.silent
         }
-        answers = self.call(self._hub.ask(asked, 0)) if asked else {}
+        answers = self.call(ask(self._hub, asked, 0)) if asked else {}
         self.silent |= asked.keys() - answers.keys()
         return [
             answers.get(name, np.full((len(s), self._action_count), np.nan, dtype=np.float32))

@@ -1,61 +1,42 @@
-"""The open port: who may come in, one connection from its first message to its last."""
+"""The open port: connections, each from its first message to its last."""
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedhql.errors import CredentialsError, SettingsError
-from fedhql.remote.allowance import Allowance, RateLimit
-from fedhql.remote.credentials import (
-    NAME,
-    NAME_RULE,
-    Credentials,
-    parse_certificate,
-    peer_of,
-    read_revoked,
-    server_credentials,
+from fedhql.remote.admission import (
+    Refused,
+    accepted_masking_key,
+    certified,
+    expiry,
+    is_about_to_expire,
+    require_name,
+    require_welcome,
+    revoked_serials,
 )
+from fedhql.remote.allowance import Allowance, RateLimit
+from fedhql.remote.credentials import Credentials, server_credentials
 from fedhql.remote.hub import Hub
-from fedhql.remote.keys import require_signed, without_the_rest
 from fedhql.remote.observation import printable
 from fedhql.remote.session import Session
-from fedhql.remote.wire import PROTOCOL, WireError, channel_options, join_handler
-from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, MaskingKey, Task, Welcome
+from fedhql.remote.wire import WireError, channel_options, join_handler
+from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
 
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
 LOOK_SECONDS = 2.0  # between looks at the list of revoked certificates, and at who does not go
-EXPIRY_MARGIN = timedelta(minutes=5)  # for clocks that differ
 CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # of one member, whatever breaks
 STREAMS = 4  # in one connection, where a member needs one
-
-
-class _Refused(Exception):
-    """Why somebody is not let in; both sides log it."""
-
-    def __init__(
-        self, why: str, reason: Goodbye.Reason = Goodbye.REFUSED, *, told: bool = False
-    ) -> None:
-        super().__init__(why)
-        self.reason = reason  # STOPPED: it may try again
-        self.told = told  # here, before; only the other side hears it again
-
-
-def _require_name(name: str) -> None:
-    """One that may stand in logs and files, whoever made the certificate."""
-    if not NAME.fullmatch(name):
-        raise _Refused(f"a member needs a name of {NAME_RULE}")
 
 
 @dataclass
@@ -65,17 +46,6 @@ class _Visit:
     serial: int  # of the certificate
     expires: datetime | None  # the one that others check, with secure aggregation
     patience: asyncio.Timeout  # with its reading what it is sent
-
-
-def _is_about_to_expire(at: datetime | None) -> bool:
-    return at is not None and at - EXPIRY_MARGIN <= datetime.now(UTC)
-
-
-def _expiry(key: MaskingKey | None) -> datetime | None:
-    """After it, whoever comes would be sent this key, refuse it and leave."""
-    if key is None or not key.certificate:
-        return None
-    return parse_certificate(key.certificate, "what came with a masking key").not_valid_after_utc
 
 
 def is_loopback(address: str) -> bool:
@@ -157,12 +127,12 @@ class Gate:
         """One connection. However it ends, and whatever it sends, the others do not notice."""
         peer, name = context.peer(), ""
         try:
-            name, serial = self._certified(context)
+            name, serial = certified(context, self._credentials, self._revoked)
             name, hello = await self._heard(name, requests)
             self._require_allowed(name)
-            self._require_welcome(name, hello)
-            masking_key = self._masking_key(name, hello)
-        except _Refused as error:
+            require_welcome(name, hello, self._hub, self._federation)
+            masking_key = accepted_masking_key(name, hello, self._hub, self._credentials)
+        except Refused as error:
             if not error.told:
                 who = f"{name} at {peer}" if name else peer
                 self._hub.tell(f"{who} is refused: {error}", level="warning", keep=False)
@@ -188,7 +158,7 @@ class Gate:
         why = self._broken
         try:
             async with asyncio.timeout(None) as patience:
-                self._visits[session] = _Visit(serial, _expiry(masking_key), patience)
+                self._visits[session] = _Visit(serial, expiry(masking_key), patience)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
@@ -216,19 +186,19 @@ class Gate:
             first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
         except TimeoutError as error:
             why = f"no Hello within {HELLO_SECONDS:g} seconds"
-            raise _Refused(why, Goodbye.STOPPED) from error
+            raise Refused(why, Goodbye.STOPPED) from error
         except StopAsyncIteration as error:
-            raise _Refused(f"no Hello: {self._broken}", Goodbye.STOPPED) from error
+            raise Refused(f"no Hello: {self._broken}", Goodbye.STOPPED) from error
         except WireError as error:
-            raise _Refused(str(error)) from error
+            raise Refused(str(error)) from error
         if first.WhichOneof("message") != "hello":
-            raise _Refused("the first message must be a Hello")
+            raise Refused("the first message must be a Hello")
         hello = first.hello
         if not name:
             name = hello.name
-            _require_name(name)
+            require_name(name)
         elif hello.name and hello.name != name:
-            raise _Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
+            raise Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
         return name, hello
 
     def _require_allowed(self, name: str) -> None:
@@ -238,7 +208,7 @@ class Gate:
             allowance.exceeded = False
             return
         told, allowance.exceeded = allowance.exceeded, True
-        raise _Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
+        raise Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
 
     def _allowance(self, name: str) -> Allowance:
         if name not in self._allowances:
@@ -249,39 +219,15 @@ class Gate:
             )
         return self._allowances[name]
 
-    def _certified(self, context: Any) -> tuple[str, int]:
-        """Name and serial; of nobody if there is no TLS."""
-        if self._credentials is None:
-            return "", 0
-        try:
-            name, serial = peer_of(context.auth_context()["x509_pem_cert"][0])
-        except CredentialsError as error:
-            raise _Refused(str(error)) from error
-        _require_name(name)
-        try:
-            revoked = self._revoked_serials()
-        except CredentialsError as error:  # nobody comes in on a list that cannot be trusted
-            why = f"the list of revoked certificates cannot be used: {error}"
-            raise _Refused(why, Goodbye.STOPPED) from error
-        if serial in revoked:
-            raise _Refused(f"the certificate of {name} (serial {serial:040x}) is revoked")
-        return name, serial
-
-    def _revoked_serials(self) -> Container[int]:
-        if self._credentials is None or self._revoked is None:
-            return ()
-        authority = x509.load_pem_x509_certificate(self._credentials.authority)
-        return read_revoked(self._revoked, authority)
-
     async def _look_after(self) -> None:
         wrong = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._lose_patience()
-            for session in [s for s, v in self._visits.items() if _is_about_to_expire(v.expires)]:
+            for session in [s for s, v in self._visits.items() if is_about_to_expire(v.expires)]:
                 self._hub.expel(session, f"the certificate of {session.name} expires")
             try:
-                revoked = self._revoked_serials()
+                revoked = revoked_serials(self._credentials, self._revoked)
             except CredentialsError as error:  # said once; who is here was trusted by an older one
                 if wrong != (wrong := str(error)):
                     self._hub.tell(wrong, level="warning")
@@ -297,50 +243,6 @@ class Gate:
             over = self._hub.sessions.get(session.name) is not session
             if over and visit.patience.when() is None:
                 visit.patience.reschedule(until)
-
-    def _require_welcome(self, name: str, hello: Hello) -> None:
-        hub = self._hub
-        if hello.protocol != PROTOCOL:
-            raise _Refused(f"{name} speaks protocol {hello.protocol}, this server {PROTOCOL}")
-        if hub.settings.members and name not in hub.settings.members:
-            raise _Refused(f"{name} is not among the members of this federation")
-        if hello.federation not in ("", self._federation):
-            raise _Refused(
-                f"{name} belongs to federation {printable(hello.federation, 64)}, this is "
-                f"{self._federation}; a member needs a --home for each"
-            )
-        if hello.applied_improvements > hub.improvements:
-            raise _Refused(
-                f"{name} has applied {hello.applied_improvements} improvements, this server has "
-                f"sent {hub.improvements}: it may have lost its journal"
-            )
-        ours = hub.window.fingerprint(hello.applied_improvements)
-        if hello.last_improvement and ours and hello.last_improvement != ours:
-            raise _Refused(
-                f"{name}'s improvement {hello.applied_improvements} is another than ours: the "
-                "server's journal, or the member's home, is an older copy"
-            )
-        if (member := hub.members.get(name)) is not None and member.quarantined:
-            raise _Refused(f"{name} is quarantined: {member.quarantined}")
-
-    def _masking_key(self, name: str, hello: Hello) -> MaskingKey | None:
-        """One that the others will accept: they would all leave at another."""
-        if self._hub.secure_value_bound is None:
-            return None
-        if not hello.HasField("masking_key"):
-            raise _Refused("this federation has secure aggregation: join with --secure-aggregation")
-        if hello.masking_key.name != name:
-            raise _Refused(f"{name} comes with the masking key of another")
-        try:
-            public = X25519PublicKey.from_public_bytes(hello.masking_key.public_key)
-            X25519PrivateKey.generate().exchange(public)  # which does not work with every one
-            require_signed(hello.masking_key, self._credentials, now=datetime.now(UTC))
-        except (CredentialsError, ValueError) as error:
-            raise _Refused(f"the masking key of {name} is refused: {error}") from error
-        key = without_the_rest(hello.masking_key, self._credentials)
-        if _is_about_to_expire(_expiry(key)):
-            raise _Refused(f"the certificate of {name} expires")
-        return key
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(

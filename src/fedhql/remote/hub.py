@@ -1,45 +1,35 @@
 """The server's side of the wire: who is there, what they are asked, what they say.
 
 All of it lives in one event loop. A member is a *session* while it is connected and an account
-(`MemberRecord`) always. Work goes out as orders; whatever a member lacks of the improvements goes
-out with its next order, so that catching up needs no conversation of its own.
+(`MemberRecord`) always. Work goes out as orders.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
 from numpy.typing import NDArray
 
-from fedhql.contract import Values
 from fedhql.remote.changes import Changes
-from fedhql.remote.exchange import Exchange, TooFew
+from fedhql.remote.exchange import Exchange
 from fedhql.remote.journal import Journal, MemberRecord
+from fedhql.remote.orders import Orders
 from fedhql.remote.session import Session
 from fedhql.remote.settings import ServiceSettings
 from fedhql.remote.status import Event, LatencyRecord
 from fedhql.remote.window import Window
-from fedhql.remote.wire import WireError, key_of, pack
-from fedhql.remote.wire_pb2 import (
-    FromServer,
-    Goodbye,
-    Learn,
-    MaskingKey,
-    Order,
-    OrderId,
-    Report,
-    Welcome,
-)
+from fedhql.remote.wire import WireError, key_of
+from fedhql.remote.wire_pb2 import FromServer, Goodbye, MaskingKey, Report, Welcome
 
 log = logging.getLogger(__name__)
 
 
 class Hub:
-    """Members come and go underneath; above, there are only `ask` and `learn`."""
+    """Members come and go underneath; above, there are only `hold` and `learn`."""
 
     def __init__(
         self,
@@ -59,16 +49,16 @@ class Hub:
         self.latencies = LatencyRecord()
         self.events: deque[Event] = deque(journal.events(50), maxlen=50)
         self.env_steps_per_member = env_steps_per_member
-        self.epoch: int = (journal.fact("epoch") or 0) + 1
-        journal.write(facts={"epoch": self.epoch})
+        epoch: int = (journal.fact("epoch") or 0) + 1
+        journal.write(facts={"epoch": epoch})
         self._action_count, self._clock = action_count, clock
         self.window = Window(
             journal.improvements(),
             journal.fact("improvements") or 0,
             settings.catch_up_improvements,
         )
+        self._orders = Orders(epoch, self.window)
         self.server_env_steps: int = journal.fact("server_env_steps") or 0
-        self._orders = 0
         self._exchange: Exchange | None = None
         self._changes = Changes(clock)
         self.wait_until = self._changes.wait_until
@@ -158,7 +148,7 @@ class Hub:
 
     def _part(self, session: Session, detail: str) -> None:
         """The last improvements, which no question takes along; then it ends the connection."""
-        session.send(FromServer(order=self._order(session)))
+        self._orders.send_improvements(session)
         session.send(FromServer(goodbye=Goodbye(reason=Goodbye.FINISHED, detail=detail)))
 
     def parted(self, session: Session) -> None:
@@ -192,24 +182,6 @@ class Hub:
 
     # Work
 
-    async def ask(self, states: Mapping[str, NDArray[Any]], quorum: int) -> dict[str, Values]:
-        """Everybody's values at their states, of those who gave usable ones in time.
-
-        Again and again, under new identities, until there are `quorum` of them; or TooFew.
-        """
-        assert self.secure_value_bound is None  # then there is no asking without a cohort
-        while True:
-            await self.wait_for_quorum(states, quorum)
-            exchange = await self.hold(states, quorum)
-            if len(exchange.answers) >= quorum:
-                return exchange.answers
-            self.tell(
-                f"only {len(exchange.answers)} usable answers, {quorum} are needed: asked again",
-                level="warning",
-            )
-            if any(name not in states for name in self.present()):
-                raise TooFew
-
     async def hold(
         self,
         states: Mapping[str, NDArray[Any]],
@@ -217,19 +189,10 @@ class Hub:
         cohort: Sequence[MaskingKey] = (),
     ) -> Exchange:
         """One exchange, from its questions to the last answer that is waited for."""
-        self._orders += 1
-        exchange = Exchange(self._orders, states, quorum, set(states), cohort)
+        exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort)
         self._exchange, begun = exchange, self._clock()
-        messages: dict[Any, bytes] = {}  # most are sent the same
-        for name, array in states.items():
-            if self._is_here(name) and not (session := self.sessions[name]).asked:
-                news = tuple(key.name for key in session.unmet(cohort))
-                key = (id(array), session.applied, news)
-                if key not in messages:
-                    messages[key] = self._question(exchange, session).SerializeToString()
-                session.outbox.put_nowait(messages[key])
-                session.asked, session.applied = exchange.number, self.improvements
-                session.met.update(each.public_key for each in cohort)
+        here = (self.sessions[name] for name in states if self._is_here(name))
+        self._orders.send_question([s for s in here if not s.asked], exchange)
         try:
             await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
         finally:
@@ -282,21 +245,8 @@ class Hub:
         member = self.members[name]
         whole = self.settings.mode == "rounds"
         chunk = member.phase_size if whole else self.settings.chunk_env_steps
-        if (session := self.sessions.get(name)) is None:
-            return  # it is told when it comes back
-        order = self._order(session)
-        order.learn.CopyFrom(
-            Learn(phase=member.phase, env_steps=member.phase_size, chunk_env_steps=chunk)
-        )
-        session.send(FromServer(order=order))
-
-    def _question(self, exchange: Exchange, session: Session) -> FromServer:
-        id_ = OrderId(epoch=self.epoch, number=exchange.number)
-        order = self.window.order(id_, session.applied)
-        order.query.states.CopyFrom(pack(exchange.states[session.name]))
-        order.query.cohort.extend(key.name for key in exchange.cohort)
-        order.query.keys.extend(session.unmet(exchange.cohort))
-        return FromServer(order=order)
+        if (session := self.sessions.get(name)) is not None:  # else it is told when it comes back
+            self._orders.send_learning(session, member, chunk)
 
     def _ask_too(self, session: Session) -> None:
         """It has come, or is done with an older question: the open one is for it as well."""
@@ -304,32 +254,10 @@ class Hub:
         if exchange is None or exchange.cohort:  # whose masks cancel was settled at its beginning
             return
         if session.name in exchange.waiting and not session.asked:
-            session.send(self._question(exchange, session))
-            session.asked, session.applied = exchange.number, self.improvements
-
-    def _order(self, session: Session) -> Order:
-        """One more, with every improvement the member lacks."""
-        self._orders += 1
-        order = self.window.order(OrderId(epoch=self.epoch, number=self._orders), session.applied)
-        session.applied = self.improvements
-        return order
+            self._orders.send_question([session], exchange)
 
     def _is_here(self, name: str) -> bool:
         return name in self.sessions and not self.members[name].over
-
-    async def wait_for_quorum(self, names: Collection[str], quorum: int) -> None:
-        """Of those; TooFew if it takes too long and others are there."""
-
-        def enough() -> bool:
-            return sum(name in names for name in self.present()) >= quorum
-
-        if enough():
-            return
-        self.tell(f"waiting for members: {quorum} are needed", level="warning")
-        if not await self.wait_until(enough, self.settings.exchange_deadline_seconds):
-            await self.wait_until(lambda: enough() or len(self.present()) >= quorum)
-            if not enough():
-                raise TooFew
 
     # What members say
 
@@ -358,9 +286,9 @@ class Hub:
 
     def _answered(self, session: Session, member: MemberRecord, report: Report) -> None:
         exchange = self._exchange
-        if key_of(report.id) == (self.epoch, session.asked):
+        if key_of(report.id) == (self._orders.epoch, session.asked):
             session.asked = 0
-        if exchange is None or key_of(report.id) != (self.epoch, exchange.number):
+        if exchange is None or key_of(report.id) != (self._orders.epoch, exchange.number):
             member.late_answers += 1
             self._ask_too(session)
             return

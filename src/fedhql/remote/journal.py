@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from fedhql.remote.status import Event
+from fedhql.remote.status import Event, MemberStatus
 from fedhql.remote.wire_pb2 import Improvement
 
 SCHEMA = """
@@ -64,6 +64,19 @@ class MemberRecord:
         if self.finished:
             return "finished"
         return {True: "connected", False: "away", None: "unknown"}[connected]
+
+    def status(self, *, connected: bool) -> MemberStatus:
+        return MemberStatus(
+            name=self.name,
+            state=self.state(connected=connected),
+            own_env_steps=self.own_env_steps,
+            consumed_env_steps=self.consumed,
+            applied_improvements=self.applied_improvements,
+            skipped_improvements=self.skipped_improvements,
+            refused_answers=self.refused_answers,
+            late_answers=self.late_answers,
+            reconnects=max(self.connections - 1, 0),
+        )
 
     @property
     def consumed(self) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fedhql.contract import States
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Moments
+from fedhql.remote.asking import wait_for_quorum
 from fedhql.remote.exchange import Exchange
 from fedhql.remote.hub import Hub
 from fedhql.remote.wire_pb2 import Goodbye
@@ -23,7 +24,7 @@ async def ask_for_sum(
     """
     missed, in_vain = set[str](), 0
     while True:
-        await hub.wait_for_quorum(names, quorum)
+        await wait_for_quorum(hub, names, quorum)
         here = [name for name in hub.present() if name in names]
         reliable = [name for name in here if name not in missed | late]
         # If these are too few, all are asked: one with nothing to answer until it is quarantined.

@@ -14,10 +14,11 @@ from stable_baselines3 import DQN
 from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import chunk_draws, initial_parameters
+from fedhql.agents.dqn.experience import Experience
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import numbers_of
-from fedhql.agents.dqn.population import Dqn, Experience, advance
+from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.environments.lanes import TwinLanes
 from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
 from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights

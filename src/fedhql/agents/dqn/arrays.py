@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedhql.agents.dqn.population import Experience
+from fedhql.agents.dqn.experience import Experience
 
 Tree = TypeVar("Tree", bound=Any)
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +19,8 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig
-from fedhql.agents.dqn.draws import (
-    chunk_draws,
-    episode_seeds,
-    initial_parameters,
-    visit_projection,
-)
+from fedhql.agents.dqn.draws import chunk_draws, episode_seeds, initial_parameters
+from fedhql.agents.dqn.experience import Experience, new_experience, remember, replayed
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
@@ -37,22 +32,9 @@ from fedhql.agents.dqn.learner import (
 )
 from fedhql.agents.dqn.network import Network, embed
 from fedhql.agents.dqn.numbers import Numbers
-from fedhql.environments.lanes import Episodes, Lanes
+from fedhql.environments.lanes import Lanes, begin_episodes
 
 Array = jax.Array
-
-
-class Experience(NamedTuple):
-    """What L agents have seen and where they stand; their learners are kept beside it."""
-
-    replay: Array  # (L, capacity, R): state, next state, action, reward, terminated
-    episodes: Episodes
-    visits: Array  # (L, 2^K, A) for exploration = ucb, else empty
-    projections: Array  # (L, K, D) likewise
-    keys: Array  # (L, 2) each agent's randomness
-    env_steps: Array  # () taken so far
-
-
 Population = tuple[Learner, Experience]  # every array of a learner with L in front
 
 
@@ -116,7 +98,6 @@ class Dqn:
 
         `networks` are their own, before padding; they repeat, until every lane has one.
         """
-        L, D = len(seeds_L), self.lanes.observation_size
         parameters_LP = np.stack(
             [
                 embed(initial_parameters(network, seed), network, self.network)
@@ -124,18 +105,7 @@ class Dqn:
             ]
         )
         counting = self.exploration == "ucb"
-        boxes = 2**exploration.VISIT_CODE_BITS if counting else 0
-        keys_L2 = jnp.stack([jnp.zeros(L, dtype=jnp.uint32), jnp.asarray(seeds_L)], axis=1)
-        experience = Experience(
-            replay=jnp.zeros((L, self.capacity, 2 * D + 3), dtype=jnp.float32),
-            episodes=begin_episodes(self.lanes, episode_seeds(keys_L2, 0)),
-            visits=jnp.zeros((L, boxes, self.lanes.action_count), dtype=jnp.int32),
-            projections=jnp.stack([jnp.asarray(visit_projection(s, D)) for s in seeds_L])
-            if counting
-            else jnp.zeros((L, 0, D)),
-            keys=keys_L2,
-            env_steps=jnp.int32(0),
-        )
+        experience = new_experience(self.lanes, seeds_L, self.capacity, counting=counting)
         return jax.vmap(new_learner)(jnp.asarray(parameters_LP)), experience
 
     def self_learn(
@@ -194,33 +164,6 @@ class Dqn:
         )
         return improved
 
-    def greedy_returns(
-        self, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
-    ) -> tuple[Array, Array]:
-        """Each lane plays E greedy episodes, all side by side -> returns (L, E), lengths (L, E)."""
-        L = len(learner.parameters)
-        E = len(self.lanes.observe(episodes)) // L
-
-        def playing(carry: Any) -> Array:
-            step_number, _, running, _, _ = carry
-            more: Array = running.any() & (step_number < step_limit)
-            return more
-
-        def play(carry: Any) -> Any:
-            step_number, episodes, running, returns, lengths = carry
-            states = self.lanes.observe(episodes).reshape(L, E, -1)
-            q_LEA = self.q_values(learner, numbers, states)
-            # An agent that answers NaN still has to act: those actions come last.
-            greedy = jnp.where(jnp.isnan(q_LEA), -jnp.inf, q_LEA).argmax(axis=2).ravel()
-            step = self.lanes.step(episodes, greedy, running)
-            returns = returns + jnp.where(running, step.rewards, 0)
-            return step_number + 1, step.episodes, running & ~step.ended, returns, lengths + running
-
-        zeros = jnp.zeros(L * E)
-        start = (jnp.int32(0), episodes, zeros == 0, zeros, jnp.zeros_like(zeros, dtype=jnp.int32))
-        _, _, _, returns, lengths = jax.lax.while_loop(playing, play, start)
-        return returns.reshape(L, E), lengths.reshape(L, E)
-
     def _chunk(
         self,
         learner: Learner,
@@ -250,9 +193,7 @@ class Dqn:
         unroll = min(self.train_freq, 4)
         experience = jax.lax.fori_loop(0, self.train_freq, act, experience, unroll=unroll)
         after = at + self.train_freq
-        filled = jnp.minimum(after, self.capacity)
-        picks = jnp.minimum((batch_draws * filled).astype(jnp.int32), filled - 1)
-        rows = jax.vmap(lambda replay, pick: replay[pick])(experience.replay, picks)
+        rows = replayed(experience, after, batch_draws)
 
         def synchronise(learner: Learner) -> Learner:
             return Learner(*jax.vmap(partial(follow, syncs))(learner, numbers))
@@ -289,21 +230,8 @@ class Dqn:
         q_LA = self.q_values(learner, numbers, states_LD[:, None])[:, 0]
         actions_L, visits = self._choose(experience, numbers, states_LD, q_LA, draws, env_step)
         step = self.lanes.step_and_restart(experience.episodes, actions_L, draws[:, 2:], active)
-        columns = (actions_L, step.rewards, step.terminated)
-        rows_LR = jnp.concatenate(
-            [states_LD, step.observations, *(c.astype(jnp.float32)[:, None] for c in columns)],
-            axis=1,
-        )
-        place = (0, env_step % self.capacity, 0)
-        there = jax.lax.dynamic_slice(
-            experience.replay, place, (rows_LR.shape[0], 1, rows_LR.shape[1])
-        )
-        kept = jnp.where(active, rows_LR[:, None], there)
-        return experience._replace(
-            replay=jax.lax.dynamic_update_slice(experience.replay, kept, place),
-            episodes=where(active, step.episodes, experience.episodes),
-            visits=where(active, visits, experience.visits),
-        )
+        experience = remember(experience, env_step, states_LD, actions_L, step, active)
+        return experience._replace(visits=where(active, visits, experience.visits))
 
     def _choose(
         self,
@@ -369,11 +297,6 @@ def advance(
         steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
     )
     return population
-
-
-@partial(jax.jit, static_argnums=0)
-def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
-    return lanes.begin(seeds_M)
 
 
 _self_learn = jax.jit(

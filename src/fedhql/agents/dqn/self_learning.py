@@ -19,12 +19,13 @@ from fedhql.agents import exploration
 from fedhql.agents.dqn.arrays import load_experience, save_experience
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import visit_projection
+from fedhql.agents.dqn.experience import Experience
 from fedhql.agents.dqn.exploration import VISIT_CODE_BITS
 from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, new_learner, train
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.observations import Encoder
-from fedhql.agents.dqn.population import Dqn, Experience, advance
+from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.environments.replayable import ReplayableEnvironment
 
 _ACTIONS = 100  # a stream apart from those that begin episodes, weights and projections

@@ -1,0 +1,94 @@
+"""`fedhql status`: a federation as people look at it, from its server or from its journal."""
+
+import json
+import sqlite3
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedhql.errors import SettingsError
+from fedhql.remote.observation import printable
+
+EVENTS = 10  # the newest
+
+
+def status(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL|DIR", help="A server's --http address, or its --home when it is down."
+        ),
+    ] = "127.0.0.1:8080",
+) -> None:
+    """Show a federation's members, budgets and recent events."""
+    console = Console()
+    if Path(where).is_dir():
+        _print_journal(console, Path(where) / "journal.sqlite")
+        return
+    url = (where if "//" in where else f"http://{where}").rstrip("/") + "/status.json"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise SettingsError(f"no status from {url} ({reason}); serve with --http") from error
+    p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
+    latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
+    about = f"{found['environment']}, {_headline(found)}{latency}"
+    _print_status(console, about, found["members"], found["events"][:EVENTS])
+
+
+def _print_journal(console: Console, path: Path) -> None:
+    from fedhql.remote.journal import Journal
+
+    if not path.exists():
+        raise SettingsError(f"{path.parent} holds no federation: there is no {path.name}")
+    try:
+        with closing(Journal(path, read_only=True)) as journal:
+            about = {key: journal.fact(key) for key in ("federation", "improvements")}
+            about |= journal.fact("position") or {"stage": "not begun", "round": 0}
+            members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
+            events = [vars(event) for event in journal.events(EVENTS)]
+    except sqlite3.DatabaseError as error:
+        raise SettingsError(f"{path} is no journal of a federation ({error})") from error
+    _print_status(console, _headline(about), members, events)
+
+
+def _headline(found: dict[str, Any]) -> str:
+    return (
+        f"federation {found['federation']}: {found['stage']}, round {found['round']}, "
+        f"{found['improvements'] or 0} improvements"
+    )
+
+
+def _print_status(
+    console: Console, about: str, members: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> None:
+    console.print(_as_it_is(about), soft_wrap=True)
+    console.print(_members_table(members))
+    for event in events:
+        console.print(_as_it_is(f"{event['time']} {event['text']}"), soft_wrap=True)
+
+
+def _as_it_is(text: str) -> Text:
+    """For a terminal: no markup, and no control characters, whoever wrote it."""
+    return Text(printable(text))
+
+
+def _members_table(members: list[dict[str, Any]]) -> Table:
+    columns = ("own_env_steps", "applied_improvements", "skipped_improvements",
+               "refused_answers", "late_answers")  # fmt: skip
+    table = Table()
+    for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
+        table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
+    for member in members:
+        name, state = _as_it_is(member["name"]), _as_it_is(member["state"])
+        table.add_row(name, state, *(f"{member[column]:,}" for column in columns))
+    return table
