@@ -155,6 +155,19 @@ def test_improvement_regresses_at_the_chosen_actions() -> None:
     assert np.abs(before[rows, actions] - targets).mean() > 0.5
 
 
+@pytest.mark.parametrize(("unit", "scale"), [(8.0, 1), (1.0, 4), (0.1, 10)])
+def test_larger_values_have_larger_steps(unit: float, scale: float) -> None:
+    """And with smaller values after them the steps are as small again."""
+    scaled = agent(improvement_learning_rate=1e-3, improvement_value_unit=unit)
+    same = agent(improvement_learning_rate=1e-3 * scale)
+    actions = np.zeros(64, dtype=np.int64)
+    for learner in (scaled, same):
+        learner.improve(STATES, actions, np.full(64, -4, dtype=np.float32))
+    np.testing.assert_allclose(scaled.q_values(STATES), same.q_values(STATES), rtol=1e-5)
+    scaled.improve(STATES, actions, np.zeros(64, dtype=np.float32))
+    assert [group["lr"] for group in scaled._improver.param_groups] == [1e-3]
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_target_network_follows_improvement_if_asked(follows: bool) -> None:
     learner = agent(target_follows_improvement=follows, learning_starts=1000)

@@ -38,6 +38,7 @@ activation = "tanh"
 learning_rate = 0.02
 exploration_final_eps = 0.3
 double = true
+improvement_value_unit = 0.3
 [[agents]]
 hidden = [8]
 learning_rate = 0.001

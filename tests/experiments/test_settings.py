@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from fedhql.errors import SettingsError
@@ -285,6 +287,7 @@ def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
         "exploration_fraction": 0.0,
         "improvement_steps": 64,
         "improvement_learning_rate": 1e-3,
+        "improvement_value_unit": math.inf,
     }
     for agent in settings.agents:
         assert common.items() <= {"kind": agent.kind, **agent.options}.items()
@@ -300,6 +303,7 @@ def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
     assert sorted({key.rpartition(".")[2] for key in differ}) == [
         "broadcast",
         "improvement_learning_rate",
+        "improvement_value_unit",
         "learning_rate",
         "query_batch",
         "rule",
@@ -310,7 +314,8 @@ def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
     ours, theirs = plus.federation, paper.federation
     assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")
     assert (ours.carry_over, ours.learning_rate) == (True, 1)
-    assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-3}
+    assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-4}
+    assert {agent.options["improvement_value_unit"] for agent in plus.agents} == {30.0}
     assert ours.query_batch * theirs.self_learning_env_steps == (
         theirs.query_batch * ours.self_learning_env_steps
     )

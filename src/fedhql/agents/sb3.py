@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import safe_mean
 from torch.nn import functional
 
+from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.exploration import annealed_epsilon
 from fedhql.agents.randomness import PrivateStreams
 from fedhql.agents.settings import Sb3DqnSettings
@@ -143,6 +144,9 @@ class Sb3DqnAgent:
         states_t = self._as_tensor(states)
         actions_t = torch.as_tensor(actions, device=self._model.device).reshape(-1, 1)
         targets_t = torch.as_tensor(targets, device=self._model.device).reshape(-1, 1)
+        scale = float(targets_t.abs().mean()) / self._settings.improvement_value_unit
+        for group in self._improver.param_groups:
+            group["lr"] = self._settings.improvement_learning_rate * min(max(scale, 1), MOST_SCALE)
         for _ in range(self._settings.improvement_steps):
             loss = functional.mse_loss(self._q_net(states_t).gather(1, actions_t), targets_t)
             self._improver.zero_grad()

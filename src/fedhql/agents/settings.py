@@ -57,6 +57,10 @@ class _CommonDqnSettings(_AgentSettings):
     """Adam has a state of its own, apart from self-learning's."""
     improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
     """α̃"""
+    improvement_value_unit: float = Field(
+        DqnConfig.improvement_value_unit, gt=0, allow_inf_nan=True
+    )
+    """u: the step is α̃ · clip(mean |target| / u, 1, 10); inf: always α̃, as in the paper."""
     improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
     target_follows_improvement: bool = DqnConfig.target_follows_improvement
     """Copy the improved network into the target network before self-learning goes on."""

@@ -69,8 +69,8 @@ class Suite:
     seeds: Sequence[int] = SEEDS
 
 
-# What the -plus presets come from, on seeds of its own: first everything but the length of rounds,
-# then that. `fedhql suite plus-search --budget-fraction 0.2`
+# What the -plus presets come from, on seeds of its own: first everything but the length of rounds
+# and the size of steps, then these. `fedhql suite plus-search --budget-fraction 0.2`
 SEARCH_SEEDS = (100, 101, 102)
 SEARCHED_WORDS = tuple(
     f"rule={rule},learning_rate={rate},server_environments={environments}"
@@ -78,13 +78,16 @@ SEARCHED_WORDS = tuple(
     for rate in (0.5, 1)
     for environments in ("reset", "carry-over")
 )
-BOLD = "agents.improvement_learning_rate=3e-3"
+AS_IN_THE_PAPER, BOLD = (
+    (f"agents.improvement_learning_rate={step}", "agents.improvement_value_unit=inf")
+    for step in ("1e-3", "3e-3")
+)
 PLUS_SEARCH = {
     "plus-search": Suite(
         {
-            "cartpole-n5": ("cartpole-n5", PAST_THE_PAPER),
-            "cartpole-n5-bold": ("cartpole-n5", (*PAST_THE_PAPER, BOLD)),
-            "cartpole-n10-bold": ("cartpole-n10", (*PAST_THE_PAPER, BOLD)),
+            "cartpole-n5": ("cartpole-n5", (*PAST_THE_PAPER, *AS_IN_THE_PAPER)),
+            "cartpole-n5-bold": ("cartpole-n5", (*PAST_THE_PAPER, *BOLD)),
+            "cartpole-n10-bold": ("cartpole-n10", (*PAST_THE_PAPER, *BOLD)),
         },
         arms=SEARCHED_WORDS,
         seeds=SEARCH_SEEDS,
@@ -93,7 +96,7 @@ PLUS_SEARCH = {
         {
             f"{name}{of}": (name + PLUS, changed)
             for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5")
-            for of, changed in (("", ()), ("-bold", (BOLD,)))
+            for of, changed in (("", ()), ("-as-in-the-paper", AS_IN_THE_PAPER), ("-bold", BOLD))
         },
         arms=("rule=mean-std", "rule=bellman-weighted"),
         seeds=SEARCH_SEEDS,

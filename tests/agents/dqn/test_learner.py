@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.config import MOST_SCALE, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.learner import (
     Learner,
@@ -118,6 +118,25 @@ def test_improvement_is_pytorchs(
     untouched = ("target", "adam", "loss", "updates")
     for name in untouched:
         jax.tree.map(np.testing.assert_array_equal, getattr(learner, name), getattr(before, name))
+
+
+@pytest.mark.parametrize(("times", "scale"), [(0.5, 1), (2.5, 2.5), (40, MOST_SCALE)])
+def test_larger_values_have_larger_steps(times: float, scale: float) -> None:
+    """`times` the unit, on average over the rows that are there."""
+    states, actions, targets = exchanges()[0]
+    there = WEIGHTS_B == 1
+    unit = float(abs(targets[there]).mean() / times)
+    chosen = numbers(improvement_learning_rate=0.01, improvement_value_unit=unit)
+    learner = _improve(RELU, learner_of(RELU), chosen, states, actions, targets, WEIGHTS_B)
+    expected = torch_improve(
+        RELU,
+        np.asarray(learner_of(RELU).parameters),
+        [(states[there], actions[there], targets[there])],
+        steps=KAPPA,
+        learning_rate=0.01 * scale,
+        max_grad_norm=DqnConfig.improvement_max_grad_norm,
+    )
+    close(learner.parameters, expected)
 
 
 WEIGHTS_B = np.array([1, 0, 0, 1, 0, 0, 0, 0], dtype=np.float32)

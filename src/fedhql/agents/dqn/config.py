@@ -1,6 +1,9 @@
 """What makes one DQN agent differ from another, without any framework."""
 
+import math
 from dataclasses import dataclass
+
+MOST_SCALE = 10.0  # of an improvement's step, by the size of the values
 
 
 @dataclass(frozen=True)
@@ -34,5 +37,6 @@ class DqnConfig:
     improvement_steps: int = 64  # κ
     improvement_optimiser: str = "adam"  # with a state of its own; or sgd
     improvement_learning_rate: float = 1e-3  # α̃
+    improvement_value_unit: float = math.inf  # up to it values are learned with α̃
     improvement_max_grad_norm: float = 10.0
     target_follows_improvement: bool = True

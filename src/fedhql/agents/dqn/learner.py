@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.dqn.network import Layers, Network, pack
 from fedhql.agents.dqn.numbers import Numbers
 
@@ -103,6 +104,8 @@ def improve(
 ) -> Learner:
     """Algorithm 1.b: κ gradient steps on the mean squared error at the chosen actions.
 
+    Adam's steps have their size whatever the loss, and values ten times as large are ten times as
+    far: steps grow with them, if a unit is chosen, and no further than to `MOST_SCALE` times.
     Rows of weight 0 are not there; if there are none at all, nothing happens.
     """
     rows = weights_B.sum()
@@ -112,7 +115,10 @@ def improve(
         q_B = _selected(q_BA, actions_B)
         return (weights_B * jnp.square(q_B - targets_B)).sum() / jnp.maximum(rows, 1)
 
-    step_size, max_norm = numbers.improvement_learning_rate, numbers.improvement_max_grad_norm
+    size = (weights_B * abs(targets_B)).sum() / jnp.maximum(rows, 1)
+    scale = jnp.clip(size / numbers.improvement_value_unit, 1, MOST_SCALE)
+    step_size = numbers.improvement_learning_rate * scale
+    max_norm = numbers.improvement_max_grad_norm
     adam, clip = _optimiser(step_size, max_norm), optax.clip_by_global_norm(max_norm)
 
     def step(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:

@@ -27,6 +27,7 @@ class Numbers(NamedTuple):
     temperature: Array
     confidence: Array
     improvement_learning_rate: Array
+    improvement_value_unit: Array
     improvement_max_grad_norm: Array
     target_follows_improvement: Array
     tanh: Array  # for networks of mixed shape: this one's activation,
