@@ -42,17 +42,26 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhql needs Python >= 3.11; say: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
+# Box2D for Linux on ARM is built here: with the swig of PyPI, which pip's isolated builds cannot see.
+$(VENV)/.box2d: | $(BIN)/python
+ifeq ($(shell uname -sm),Linux aarch64)
+	@echo "building Box2D (once, a minute) ..."
+	$(PIP) 'setuptools>=70.1' 'swig>=4,<5'
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation box2d-py==2.3.8
+endif
+	@touch $@
+
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "installing fedhql into $(VENV) (once, a minute or two) ..."
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
+$(VENV)/.test: pyproject.toml | $(VENV)/.box2d
 	@echo "installing fedhql and what its tests need into $(VENV) (once, a minute or two) ..."
 	$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.run
 
-$(VENV)/.check: pyproject.toml | $(BIN)/python
+$(VENV)/.check: pyproject.toml | $(VENV)/.box2d
 	@echo "installing fedhql and its checkers into $(VENV) (once, a minute or two) ..."
 	$(PIP) --editable '.[check]'
 	@touch $@ $(VENV)/.test $(VENV)/.run

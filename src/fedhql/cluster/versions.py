@@ -19,6 +19,7 @@ PACKAGES = (
     "stable-baselines3",
     "envpool",
     "box2d",
+    "box2d-py",
 )
 
 

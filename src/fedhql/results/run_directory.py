@@ -33,6 +33,7 @@ PACKAGES = (
     "optax",
     "envpool",
     "box2d",
+    "box2d-py",
     "ray",
 )
 
