@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
+# By file, for what its tests share; in their order, because the longest files have few tests.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-slow check bench proto clean
 .DEFAULT_GOAL := run
@@ -13,10 +15,10 @@ run: $(VENV)/.run
 	$(BIN)/fedhql run cartpole-n5 --budget 200000 --seeds 0,1,2 --out runs/cartpole-n5 --resume
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
+	$(PYTEST) -m slow
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

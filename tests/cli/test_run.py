@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from pathlib import Path
@@ -115,11 +117,12 @@ def test_tensorboard_has_stable_baselines3s_tags(cartpole: Path) -> None:
 
 
 def test_same_seed_same_bytes(cartpole: Path, tmp_path: Path) -> None:
-    """And how many run side by side does not matter."""
+    """And how many run side by side, or before it, does not matter."""
     file = cartpole.parent / "experiment.toml"
-    succeed("run", file, "--out", tmp_path / "again", "--seeds", "0,1", "--jobs", 1)
-    for name in ("evaluations.csv", "federation.csv"):
-        assert (tmp_path / "again" / name).read_bytes() == (cartpole / name).read_bytes()
+    succeed("run", file, "--out", tmp_path / "again", "--seeds", "1", "--jobs", 1)
+    for record in ("independent/seed1/evaluations.csv", "fedhql/seed1/federation.csv"):
+        again, before = tmp_path / "again" / "cells" / record, cartpole / "cells" / record
+        assert again.read_bytes() == before.read_bytes()
 
 
 def test_seeds_and_arms_can_be_added_later(tmp_path: Path) -> None:
@@ -157,6 +160,14 @@ def test_help(command: list[str], said: str) -> None:
 
 def test_version() -> None:
     assert succeed("--version") == f"{__version__}\n"
+
+
+def test_what_takes_long_to_load_waits_until_it_is_needed() -> None:
+    """Each worker process loads the command line too."""
+    slow = ["jax", "torch", "matplotlib", "plotly", "ray", "grpc", "tensorboard"]
+    code = f"import fedhql.cli.main, sys; print([name for name in {slow} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_nothing_is_drawn_when_no_one_is_at_a_terminal(tmp_path: Path) -> None:

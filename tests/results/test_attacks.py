@@ -11,8 +11,9 @@ import pytest
 from fedhql.results.attacks import AttackScore, attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import NOT_RUN, check_claims
 from fedhql.results.curves import Arms, Curve, Run
-from fedhql.results.figures import attacks_figure, draw_figures, styles
+from fedhql.results.figures import attacks_figure, draw_figures
 from fedhql.results.report import write_report
+from fedhql.results.styles import styles
 from tests.results.handmade import BUDGET, curve, run_of, settings
 
 

@@ -11,18 +11,13 @@ from matplotlib.figure import Figure
 
 from fedhql.results.curves import Run
 from fedhql.results.figures import (
-    BEST,
-    EACH,
-    POINTS,
-    Points,
     agents_figure,
     draw_figures,
     exploration_figure,
-    mean_and_band,
     profile_figure,
-    styles,
     welfare_figure,
 )
+from fedhql.results.styles import BEST, EACH, POINTS, Points, mean_and_band, styles
 from tests.results.handmade import curve, learning_run, run_of
 
 EVERY_ARM = ("independent", "fedhql", "exploration=0", "exploration=0.5", "exploration=3")

@@ -3,16 +3,19 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, NoReturn
 
+import numpy as np
 import typer
 
 from fedhql.cluster.session import Cluster, connected
 from fedhql.errors import SettingsError
 from fedhql.experiments.engine import RAY
 from fedhql.experiments.places import Here, Place
+from fedhql.results.curves import Run
 
 INTERRUPTED = 130
 
@@ -36,6 +39,18 @@ def parse_seeds(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise SettingsError(f"--seeds {text}: allowed: whole numbers >= 0 with commas, as in 0,1,2")
     return [int(part) for part in parts]
+
+
+def rng() -> np.random.Generator:
+    """The same for every call, so that the same files give the same page."""
+    return np.random.default_rng(0)
+
+
+def draw(runs: Sequence[Run], home: Path, attacks_at: float = 1.0) -> None:
+    # Here, because Matplotlib takes a second to load: every worker would wait for it.
+    from fedhql.results.figures import draw_figures
+
+    draw_figures(runs, home, rng(), attacks_at=attacks_at)
 
 
 def cores() -> int:

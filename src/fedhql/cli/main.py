@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from fedhql.cli.common import (
     INTERRUPTED,
     Address,
     cores,
+    draw,
     fail,
     parse_seeds,
     warnings_to_stderr,
@@ -39,7 +39,6 @@ from fedhql.experiments.settings import (
 )
 from fedhql.federation.attacks import ATTACKS
 from fedhql.results.arms import FEDHQL, INDEPENDENT
-from fedhql.results.figures import draw_figures
 from fedhql.results.load import load_run
 from fedhql.results.run_directory import RunDirectory
 from fedhql.results.tensorboard import require_tensorboard
@@ -219,7 +218,7 @@ def run(
             fail("interrupted; go on with --resume", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
-        draw_figures([finished], directory.figures, np.random.default_rng(0))
+        draw([finished], directory.figures)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -16,8 +15,10 @@ from rich.table import Table as RichTable
 from fedhql.cli.common import (
     INTERRUPTED,
     Address,
+    draw,
     fail,
     parse_seeds,
+    rng,
     warnings_to_stderr,
     working,
 )
@@ -33,7 +34,6 @@ from fedhql.results.archive import write_archive
 from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
-from fedhql.results.figures import draw_figures
 from fedhql.results.files import write_atomically
 from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import write_report
@@ -103,10 +103,10 @@ def suite(
     def tasks_on(cluster: Cluster) -> tuple[str, Place]:
         return "auto", OnRay(cluster, time.monotonic)
 
-    def draw(finished: SuiteRun) -> None:
+    def draw_its_figures(finished: SuiteRun) -> None:
         if len(runs) > 1:  # else its figures are the report's, below
             directory = finished.directory
-            draw_figures([load_run(directory.path)], directory.figures, _rng())
+            draw([load_run(directory.path)], directory.figures)
 
     with local_directory(out, time.monotonic) as (path, mirror):
         runs = plan_suite(
@@ -131,7 +131,7 @@ def suite(
                     started=datetime.now(UTC),
                     clock=time.monotonic,
                     display=Mirrored(display, mirror),
-                    after_each=draw,
+                    after_each=draw_its_figures,
                 )
         except KeyboardInterrupt:
             fail("interrupted; the same command goes on", INTERRUPTED)
@@ -181,7 +181,7 @@ def compare(
     runs = load_runs(*directories)
     if len(runs) < 2:
         raise SettingsError("compare takes at least two runs")
-    tables = compare_tables(runs, _rng(), level)
+    tables = compare_tables(runs, rng(), level)
     console = Console()
     for table in tables:
         _print(console, table)
@@ -213,11 +213,11 @@ def _report(
     runs: Sequence[Run], out: Path, level: float, console: Console, at: float = 1.0
 ) -> Path:
     for run in runs:
-        _print(console, welfare_table(run, _rng(), level), run.name)
-    for table in attack_tables(attack_scores(runs, _rng(), at=at, level=level), level):
+        _print(console, welfare_table(run, rng(), level), run.name)
+    for table in attack_tables(attack_scores(runs, rng(), at=at, level=level), level):
         _print(console, table)
-    draw_figures(runs, out.parent / "figures", _rng(), attacks_at=at)
-    page, *_ = write_report(runs, out, _rng(), level=level, at=at)
+    draw(runs, out.parent / "figures", attacks_at=at)
+    page, *_ = write_report(runs, out, rng(), level=level, at=at)
     return page
 
 
@@ -237,8 +237,3 @@ def _print(console: Console, table: Table, of: str = "") -> None:
 def _require_level(level: float) -> None:
     if not 0 < level < 1:
         raise SettingsError(f"--level {level:g}: allowed: between 0 and 1, as in 0.95")
-
-
-def _rng() -> np.random.Generator:
-    """The same for every call, so that the same files give the same page."""
-    return np.random.default_rng(0)

@@ -1,0 +1,59 @@
+"""What curves look like, in figures and on pages: measures, colours, means with bands."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedhql.results.arms import INDEPENDENT
+from fedhql.results.curves import Curve, Floats, Run
+from fedhql.results.statistics import bootstrap_band
+
+# Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
+INDEPENDENT_STYLE = ("#D55E00", "--")
+FEDERATED_STYLES = [
+    ("#0072B2", "-"),
+    ("#009E73", "-."),
+    ("#CC79A7", (0, (5, 1))),
+    ("#E69F00", (0, (3, 1, 1, 1))),
+    ("#56B4E9", (0, (1, 1))),
+    ("#000000", (0, (8, 2, 1, 2))),
+]
+Style = tuple[str, Any]  # colour, linestyle
+POINTS = 200  # of a drawn curve
+BAND_RESAMPLES = 1_000  # of a band, at each of its points
+BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
+MEASURES: dict[str, Callable[[Curve], Floats]] = {
+    BEST: lambda curve: curve.best,
+    EACH: lambda curve: curve.returns_NE,
+}
+Points = tuple[Floats, Floats]
+
+
+def styles(runs: Sequence[Run]) -> dict[str, Style]:
+    """By label: runs with other arms share a legend, so that a label has one style in all."""
+    federated = dict.fromkeys(run.label(arm) for run in runs for arm in run.federated_arms)
+    kinds = len(FEDERATED_STYLES)
+    chosen = {
+        # When all have been used, the same colours with other dashes.
+        name: (FEDERATED_STYLES[n % kinds][0], FEDERATED_STYLES[(n + n // kinds) % kinds][1])
+        for n, name in enumerate(federated)
+    }
+    return {run.label(INDEPENDENT): INDEPENDENT_STYLE for run in runs} | chosen
+
+
+def mean_and_band(
+    seeds: Sequence[Points], rng: np.random.Generator
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Seeds are evaluated at slightly different consumption: interpolate where all have data.
+
+    -> points, mean, and the paper's interval around it.
+    """
+    first, last = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
+    known = np.unique(np.concatenate([x for x, _ in seeds]))
+    grid = known[(known >= first) & (known <= last)]
+    if len(grid) > POINTS:
+        grid = np.linspace(first, last, POINTS)
+    values_SG = np.array([np.interp(grid, x, y) for x, y in seeds])
+    low, high = bootstrap_band(values_SG, rng, resamples=BAND_RESAMPLES)
+    return grid, values_SG.mean(axis=0), low, high
