@@ -94,6 +94,40 @@ def test_steps_none_but_the_running_lanes() -> None:
 
 
 @needs_envpool
+def test_open_episodes_go_on_and_others_begin_anew() -> None:
+    """Lane 0 goes on as if nothing had happened; lane 1 is high up again, and falls anew."""
+    lanes, alone = EnvPoolLanes(LANDER), EnvPoolLanes(LANDER)
+    episodes, undisturbed = lanes.begin(_seeds(1, 2)), alone.begin(_seeds(1))
+    for _ in range(2):
+        for _ in range(45):
+            episodes = lanes.step(episodes, *_all(0, 0)).episodes
+            undisturbed = alone.step(undisturbed, *_all(0)).episodes
+        assert episodes[1, 1] < 1.3
+        episodes = lanes.go_on(episodes, jnp.array([True, False]), _seeds(3, 4))
+        np.testing.assert_array_equal(episodes[:1], undisturbed)
+        assert episodes[1, 1] > 1.3
+
+
+@needs_envpool
+def test_what_was_done_is_done_again_by_its_history() -> None:
+    first, second = EnvPoolLanes(LANDER), EnvPoolLanes(LANDER)
+    episodes = first.begin(_seeds(1, 2**32 - 1, 3))
+    for round_ in range(4):
+        for n in range(30):
+            running_M = jnp.array([True, n < 10, round_ < 2])
+            episodes = first.step(episodes, jnp.array([2, n % 4, 1]), running_M).episodes
+        episodes = first.go_on(episodes, jnp.array([True, round_ == 1, False]), _seeds(7, 8, 9))
+    second.begin(_seeds(5))  # what was there before is gone
+    second.replay(first.history())
+    for left, right in zip(first.history(), second.history(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    for _ in range(40):  # the engine's noise comes from the lane's generator: it is where it was
+        one, other = (lanes.step(episodes, *_all(2, 2, 2)) for lanes in (first, second))
+        np.testing.assert_array_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(one.rewards, other.rewards)
+
+
+@needs_envpool
 def test_restarts_where_an_episode_ended() -> None:
     fall = _falling(EnvPoolLanes(LANDER), 300)
     begun, after, seen, rewards, terminated, ended = fall(_seeds(*range(5)))
@@ -151,6 +185,10 @@ def test_a_crash_on_the_last_step_allowed_is_terminated(monkeypatch: pytest.Monk
 
 
 @needs_envpool
+def _all(*actions: int) -> tuple[jax.Array, jax.Array]:
+    return jnp.array(actions), jnp.ones(len(actions), dtype=bool)
+
+
 def _seeds(*seeds: int) -> jax.Array:
     return jnp.array(seeds, dtype=jnp.uint32)
 

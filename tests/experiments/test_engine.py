@@ -33,8 +33,6 @@ SECURE = read_settings(
 )
 OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
 
-CARRIED = settings("LunarLander-v3", ["federation.server_environments=carry-over"])
-
 
 def test_the_lists_of_environments_are_those_there_are() -> None:
     """Written out, because the command line need not load jax to know them."""
@@ -57,7 +55,6 @@ def test_compiled_whenever_that_is_possible(env_id: str, monkeypatch: pytest.Mon
         (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1", False),
         (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages", True),
         (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward", True),
-        (CARRIED, r"cannot carry LunarLander-v3 over between rounds", True),
     ],
 )
 def test_what_cannot_be_compiled(

@@ -208,12 +208,13 @@ def test_interrupted_and_resumed_writes_the_same_bytes(
     assert contents(finish(home)) == contents(compiled)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("server", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"])
 @pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
-def test_lunar_lander_resumes_too(tmp_path: Path) -> None:
-    """Its episodes cannot be saved, so every phase begins new ones, disturbed or not."""
+def test_lunar_lander_resumes_too(server: str, tmp_path: Path) -> None:
+    """Agents' episodes cannot be saved: every phase begins new ones. The server's are replayed."""
     environment = SETTINGS.environment.model_copy(update={"id": "LunarLander-v3"})
-    lander = SETTINGS.model_copy(update={"environment": environment})
+    federation = SETTINGS.federation.model_copy(update={"server_environments": server})
+    lander = SETTINGS.model_copy(update={"environment": environment, "federation": federation})
     whole = finish(tmp_path / "whole", settings=lander)
     home = interrupted(tmp_path / "interrupted", 16, lander)
     assert contents(home) != contents(whole)

@@ -315,7 +315,7 @@ def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
     assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")
     assert (ours.carry_over, ours.learning_rate) == (True, 1)
     assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-4}
-    assert {agent.options["improvement_value_unit"] for agent in plus.agents} == {30.0}
+    assert {agent.options["improvement_value_unit"] for agent in plus.agents} == {100.0}
     assert ours.query_batch * theirs.self_learning_env_steps == (
         theirs.query_batch * ours.self_learning_env_steps
     )

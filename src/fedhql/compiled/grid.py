@@ -19,7 +19,7 @@ from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.compiled.cohort import Learners, Members, cohort_numbers, form_cohort
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
-from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, chosen
+from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
@@ -129,10 +129,11 @@ class Grid:
 
     def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
         """One round in each federated lane, of at most `affordable_F` server steps."""
-        episodes = begin_episodes(self._server.lanes, jnp.asarray(seeds_FB.ravel()))
-        if self._open is not None:
-            before, open_M = self._open
-            episodes = chosen(open_M, before, episodes)
+        lanes, seeds_M = self._server.lanes, jnp.asarray(seeds_FB.ravel())
+        if self._open is None:
+            episodes = begin_episodes(lanes, seeds_M)
+        else:
+            episodes = go_on(lanes, *self._open, seeds_M)
         self.learners, outcome, *after = _federate(
             self._server,
             self.learners,
@@ -168,7 +169,7 @@ class Grid:
             save_arrays(home / "learner", self.learners[p])
             save_experience(home, experience)
         if self._open is not None:
-            save_arrays(directory / "server", self._open)
+            save_arrays(directory / "server", (self._open, self._server.lanes.history()))
 
     def restore(self, directory: Path) -> None:
         for p in range(len(self._experiences)):
@@ -177,8 +178,10 @@ class Grid:
             self._experiences[p] = load_experience(home, self._experiences[p])
         self.env_steps = int(self._experiences[0].env_steps)
         if (directory / "server.0.npy").exists():
-            like = begin_episodes(self._server.lanes, jnp.zeros(1, dtype=jnp.uint32))
-            self._open = load_arrays(directory / "server", (like, jnp.zeros(1, dtype=bool)))
+            lanes = self._server.lanes
+            some = begin_episodes(lanes, jnp.zeros(1, dtype=jnp.uint32)), jnp.zeros(1, dtype=bool)
+            self._open, history = load_arrays(directory / "server", (some, lanes.history()))
+            lanes.replay(history)
 
     def _put(self, p: int, learner: Learner) -> None:
         self.learners = (*self.learners[:p], learner, *self.learners[p + 1 :])

@@ -24,7 +24,7 @@ from fedhql.errors import MissingExtra
 Array = jax.Array
 Floats = NDArray[np.float32]
 SUPPORTED = ("LunarLander-v3",)
-NOT_RUNNING = -1  # in place of an action
+NOT_RUNNING, ANEW = -1, -2  # in place of an action
 
 
 def has_envpool() -> bool:
@@ -41,7 +41,7 @@ class EnvPoolLanes:
     """
 
     start_draws = 0  # a restart goes on with the lane's own generator
-    keeps_episodes = False  # EnvPool cannot save what it simulates
+    keeps_episodes = False  # EnvPool cannot save what it simulates, and must do it all again
 
     def __init__(self, env_id: str) -> None:
         if env_id not in SUPPORTED:
@@ -59,11 +59,31 @@ class EnvPoolLanes:
         self._pool: Any = None
         self._seen_MD: Floats = np.empty((0, self.observation_size), dtype=np.float32)
         self._everyone = np.arange(0)
+        self._seeds: list[int] = []
+        self._calls: list[NDArray[np.int8]] = []  # (M,) each, since the pool was made
 
     def begin(self, seeds_M: Array) -> Array:
         like = np.empty((seeds_M.shape[0], self.observation_size), dtype=np.float32)
         episodes: Array = buffer_callback(self._begin, like, has_side_effect=True)(seeds_M)
         return episodes
+
+    def go_on(self, episodes: Array, open_M: Array, seeds_M: Array) -> Array:
+        """As a restart, a new episode goes on with the lane's own generator."""
+        after: Array = buffer_callback(self._go_on, episodes, has_side_effect=True)(open_M)
+        return after
+
+    def history(self) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+        calls_TM = np.array(self._calls, dtype=np.int8).reshape(-1, len(self._seeds))
+        return np.array(self._seeds, dtype=np.int32), calls_TM
+
+    def replay(self, history: Any) -> None:
+        seeds_M, calls_TM = (np.asarray(each) for each in history)
+        self._make_pool(seeds_M)
+        nowhere = np.empty((len(seeds_M), 2 * self.observation_size + 3), dtype=np.float32)
+        for call_M in calls_TM:
+            self._calls.append(call_M)
+            self._begin_anew(np.flatnonzero(call_M == ANEW))
+            self._advance(np.maximum(call_M, NOT_RUNNING), nowhere)
 
     def observe(self, episodes: Array) -> Array:
         return episodes
@@ -89,15 +109,26 @@ class EnvPoolLanes:
     # the very program that waits for the callback. Each fills the array it is given.
 
     def _begin(self, _: Any, seen: Any, seeds_M: Any) -> None:
-        seeds = [int(seed) & 0x7FFFFFFF for seed in np.asarray(seeds_M)]  # EnvPool's are int32
+        self._make_pool(np.asarray(seeds_M))
+        np.asarray(seen)[:] = self._seen_MD
+
+    def _make_pool(self, seeds_M: NDArray[Any]) -> None:
+        self._seeds = seeds = [int(seed) & 0x7FFFFFFF for seed in seeds_M]  # EnvPool's are int32
+        self._calls = []
         self._pool = self._make(self._env_id, num_envs=len(seeds), seed=seeds, num_threads=1)
         self._seen_MD = np.empty((len(seeds), self.observation_size), dtype=np.float32)
         self._everyone = np.arange(len(seeds))
         self._begin_anew(self._everyone)
+
+    def _go_on(self, _: Any, seen: Any, open_M: Any) -> None:
+        call_M = np.where(np.asarray(open_M), NOT_RUNNING, ANEW).astype(np.int8)
+        self._calls.append(call_M)
+        self._begin_anew(np.flatnonzero(call_M == ANEW))
         np.asarray(seen)[:] = self._seen_MD
 
     def _step(self, _: Any, packed: Any, actions_M: Any) -> None:
         packed_MR = np.asarray(packed)
+        self._calls.append(np.asarray(actions_M).astype(np.int8))
         self._advance(np.asarray(actions_M), packed_MR)
         packed_MR[:, : self.observation_size] = self._seen_MD
 
@@ -127,5 +158,6 @@ class EnvPoolLanes:
         packed_MR[:, D : 2 * D] = self._seen_MD
 
     def _begin_anew(self, lanes: NDArray[np.intp]) -> None:
-        observations, info = self._pool.reset(lanes)
-        self._seen_MD[info["env_id"]] = observations
+        if len(lanes):
+            observations, info = self._pool.reset(lanes)
+            self._seen_MD[info["env_id"]] = observations

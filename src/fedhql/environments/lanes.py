@@ -46,6 +46,15 @@ class Lanes(Protocol):
 
     def begin(self, seeds_M: Array) -> Episodes: ...
 
+    def go_on(self, episodes: Episodes, open_M: Array, seeds_M: Array) -> Episodes:
+        """Those that are open from where they are, others in their places."""
+
+    def history(self) -> Any:
+        """Arrays that `replay` needs, where episodes live outside of the program."""
+
+    def replay(self, history: Any) -> None:
+        """Bring what lives outside of the program to where it was."""
+
     def observe(self, episodes: Episodes) -> Array:
         """-> states (M, D)."""
 
@@ -65,6 +74,12 @@ class Lanes(Protocol):
 def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
     """As a program of its own."""
     return lanes.begin(seeds_M)
+
+
+@partial(jax.jit, static_argnums=0)
+def go_on(lanes: Lanes, episodes: Episodes, open_M: Array, seeds_M: Array) -> Episodes:
+    """As a program of its own."""
+    return lanes.go_on(episodes, open_M, seeds_M)
 
 
 def chosen(rows_M: Array, yes: Episodes, no: Episodes) -> Episodes:
@@ -104,6 +119,16 @@ class TwinLanes:
         keys_M = jax.vmap(jax.random.key)(seeds_M)
         draws_MR = jax.vmap(lambda key: jax.random.uniform(key, (self.start_draws,)))(keys_M)
         return self._started(draws_MR)
+
+    def go_on(self, episodes: TwinEpisodes, open_M: Array, seeds_M: Array) -> TwinEpisodes:
+        after: TwinEpisodes = chosen(open_M, episodes, self.begin(seeds_M))
+        return after
+
+    def history(self) -> Any:
+        return ()
+
+    def replay(self, history: Any) -> None:
+        pass
 
     def observe(self, episodes: TwinEpisodes) -> Array:
         return jax.vmap(self.twin.observe)(episodes.states)

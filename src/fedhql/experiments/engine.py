@@ -1,14 +1,11 @@
 """Which engine runs an experiment: messages between objects, or one compiled program."""
 
 import logging
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
 
 from fedhql.errors import MissingExtra, SettingsError
-from fedhql.experiments.arms import settings_of_arm
 from fedhql.experiments.settings import ExperimentSettings
-from fedhql.results.arms import FEDHQL
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +16,8 @@ TWIN_IDS = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 ENVPOOL_IDS = ("LunarLander-v3",)
 
 
-def choose_engine(
-    settings: ExperimentSettings, wanted: str, arms: Sequence[str] = (FEDHQL,)
-) -> Engine:
-    """As wanted; `auto` is compiled whenever that is possible, for every arm."""
+def choose_engine(settings: ExperimentSettings, wanted: str) -> Engine:
+    """As wanted; `auto` is compiled whenever that is possible."""
     if wanted not in ENGINES:
         raise SettingsError(f"--engine {wanted}: allowed: {', '.join((*ENGINES, RAY))}")
     secure = settings.federation.secure_aggregation
@@ -30,7 +25,7 @@ def choose_engine(
         raise MissingExtra.named("remote", "federation.secure_aggregation")
     if wanted == "messages":
         return "messages"
-    why_not = _why_not_compiled(settings, arms)
+    why_not = _why_not_compiled(settings)
     if wanted == "compiled" and why_not is not None:
         raise why_not
     if why_not and _expects_compiled(settings):
@@ -44,9 +39,7 @@ def _expects_compiled(settings: ExperimentSettings) -> bool:
     return known and all(agent.kind == "dqn" for agent in settings.agents)
 
 
-def _why_not_compiled(
-    settings: ExperimentSettings, arms: Sequence[str]
-) -> SettingsError | MissingExtra | None:
+def _why_not_compiled(settings: ExperimentSettings) -> SettingsError | MissingExtra | None:
     for name, agent in zip(settings.agent_names, settings.agents, strict=True):
         if agent.kind != "dqn":
             return SettingsError(
@@ -63,12 +56,6 @@ def _why_not_compiled(
         return SettingsError(
             f"--engine compiled has no {environment.id}{options}; it has "
             f"{', '.join((*TWIN_IDS, *ENVPOOL_IDS))}, without options"
-        )
-    carry_over = any(settings_of_arm(settings, arm).federation.carry_over for arm in arms)
-    if environment.id in ENVPOOL_IDS and carry_over:
-        return SettingsError(
-            f"--engine compiled cannot carry {environment.id} over between rounds: EnvPool's "
-            "episodes cannot be saved"
         )
     if environment.id in ENVPOOL_IDS and find_spec("envpool") is None:
         return MissingExtra.named("envpool", f"--engine compiled with {environment.id}")

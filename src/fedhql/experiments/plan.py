@@ -76,18 +76,20 @@ def _dealt(
 ) -> list[list[Cell]]:
     """Lanes move at one pace, so they share the length of a phase, and broadcast as many rows.
 
-    Work is dealt out evenly.
+    EnvPool's episodes go on for all lanes or for none. Work is dealt out evenly.
     """
-    groups: dict[tuple[int, str], list[Cell]] = {}
+    is_twin = settings.environment.id in TWIN_IDS
+    groups: dict[tuple[int, str, bool], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: not federates(cell.arm)):
         federation = settings_of_arm(settings, cell.arm).federation
-        kind = federation.self_learning_env_steps, federation.broadcast
+        goes_on = not is_twin and federation.carry_over
+        kind = federation.self_learning_env_steps, federation.broadcast, goes_on
         groups.setdefault(kind, []).append(cell)
     dealt = []
     for group in groups.values():
         most = max(1, _lanes_in_memory(settings, device) // jobs)
         if device.is_cpu:
-            most = min(most, MOST_LANES_ON_A_CORE[settings.environment.id in TWIN_IDS])
+            most = min(most, MOST_LANES_ON_A_CORE[is_twin])
         # As many for each job: with three grids for two, one would be idle in the end.
         turns = -(-len(group) // (most * jobs))
         hands = min(turns * jobs, len(group))

@@ -48,7 +48,7 @@ def run_experiment(
     """Run what is missing of arms x seeds; those of a run that is resumed are added to them."""
     _require_ours(directory, settings, resume)
     _warn_of_late_learners(settings)
-    chosen = _engine(directory, settings, engine, arms)
+    chosen = _engine(directory, settings, engine)
     facts = {}
     if chosen == "compiled" or not directory.is_run():
         facts = _facts(settings, chosen, place, directory)
@@ -105,18 +105,16 @@ def _warn_of_late_learners(settings: ExperimentSettings) -> None:
         )
 
 
-def _engine(
-    directory: RunDirectory, settings: ExperimentSettings, wanted: str, arms: Sequence[str]
-) -> Engine:
+def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> Engine:
     """A run is finished by the engine that began it: their checkpoints differ."""
     if not directory.is_run():
-        return choose_engine(settings, wanted, arms)
+        return choose_engine(settings, wanted)
     before: Engine = directory.read_manifest().get("engine", "messages")
     if wanted not in ("auto", before):
         raise RunDirectoryError(
             f"{directory.path} was begun with --engine {before} and is finished with it"
         )
-    return choose_engine(settings, before, arms)
+    return choose_engine(settings, before)
 
 
 def _require_ours(directory: RunDirectory, settings: ExperimentSettings, resume: bool) -> None:

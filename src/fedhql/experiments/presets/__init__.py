@@ -19,7 +19,7 @@ PAST_THE_PAPER = (
     "federation.server_environments=carry-over",
     "federation.learning_rate=1.0",
     "agents.improvement_learning_rate=3e-4",
-    "agents.improvement_value_unit=30.0",
+    "agents.improvement_value_unit=100.0",
 )
 OFTENER = 4  # rounds, each with as much less self-learning and as many fewer server environments
 
