@@ -120,7 +120,11 @@ def test_same_seed_same_bytes(cartpole: Path, tmp_path: Path) -> None:
     """And how many run side by side, or before it, does not matter."""
     file = cartpole.parent / "experiment.toml"
     succeed("run", file, "--out", tmp_path / "again", "--seeds", "1", "--jobs", 1)
-    for record in ("independent/seed1/evaluations.csv", "fedhql/seed1/federation.csv"):
+    for record in (
+        "independent/seed1/evaluations.csv",
+        "fedhql/seed1/evaluations.csv",
+        "fedhql/seed1/federation.csv",
+    ):
         again, before = tmp_path / "again" / "cells" / record, cartpole / "cells" / record
         assert again.read_bytes() == before.read_bytes()
 

@@ -106,6 +106,16 @@ def test_lanes_of_a_grid_have_phases_of_one_length(tmp_path: Path) -> None:
     assert [set(cells) for cells in grids] == [set(CELLS), set(longer)]
 
 
+@pytest.mark.parametrize(("env_id", "grids"), [("CartPole-v1", 1), ("LunarLander-v3", 2)])
+def test_envpools_episodes_go_on_for_all_lanes_or_none(
+    env_id: str, grids: int, tmp_path: Path
+) -> None:
+    environment = SETTINGS.environment.model_copy(update={"id": env_id})
+    settings = SETTINGS.model_copy(update={"environment": environment})
+    cells = [Cell("fedhql", 0), Cell("server_environments=carry-over", 0)]
+    assert len(plan_grids(settings, RunDirectory(tmp_path), cells, 1, CORE)) == grids
+
+
 def test_grids_under_way_go_on_as_they_are(tmp_path: Path) -> None:
     """With all of their cells, even finished ones: the checkpoint holds them all."""
     old = [Cell("fedhql", 0), Cell("independent", 0), Cell("independent", 1)]
