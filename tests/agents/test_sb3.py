@@ -13,6 +13,7 @@ import torch
 from stable_baselines3 import DQN
 
 from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
+from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS
 from fedhql.agents.sb3 import Sb3DqnAgent
 from fedhql.agents.settings import Sb3DqnSettings
 from fedhql.environments.make import make_environment
@@ -166,6 +167,37 @@ def test_larger_values_have_larger_steps(unit: float, scale: float) -> None:
     np.testing.assert_allclose(scaled.q_values(STATES), same.q_values(STATES), rtol=1e-5)
     scaled.improve(STATES, actions, np.zeros(64, dtype=np.float32))
     assert [group["lr"] for group in scaled._improver.param_groups] == [1e-3]
+
+
+def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
+    tmp_path: Path,
+) -> None:
+    learner = agent(improvement_revives_units=True, improvement_steps=1, learning_starts=1000)
+
+    def first_layer() -> torch.nn.Linear:
+        layer = learner._q_net.q_net[0]
+        assert isinstance(layer, torch.nn.Linear)
+        return layer
+
+    def silent() -> int:
+        with torch.no_grad():
+            return int((~(first_layer()(torch.as_tensor(STATES)) > 0).any(dim=0)).sum())
+
+    exchange = STATES, IMPROVED_ACTIONS, TARGETS
+    for _ in range(REMEMBERED_BROADCASTS):
+        learner.improve(*exchange)
+    with torch.no_grad():
+        first_layer().bias[:8] = -100
+    learner.improve(*exchange)
+    assert silent() == 8  # this round has begun
+    learner.self_learn(1)
+    learner.save(tmp_path)
+    for one in (learner, agent(improvement_revives_units=True, improvement_steps=1)):
+        one.restore(tmp_path)
+        learner = one
+        assert silent() == 8
+        learner.improve(*exchange)
+        assert silent() == 0
 
 
 @pytest.mark.parametrize("follows", [True, False])

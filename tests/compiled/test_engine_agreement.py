@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedhql.agents.dqn import revival
 from fedhql.experiments.grid_run import build_grid
 from fedhql.experiments.settings import ExperimentSettings, read_settings
 from fedhql.federation.attacks import ATTACKS
@@ -112,6 +113,21 @@ def test_rules_past_the_paper_do_the_same_step_by_step() -> None:
             close(ours.figures, theirs.figures)
             for n in range(3):
                 close(ours.improved[n], theirs.improved[n])
+
+
+def test_silent_units_begin_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of agents 1 and 3; agent 2 has none that could be silent."""
+    # At the few states of one broadcast some units always are.
+    monkeypatch.setattr(revival, "REMEMBERED_BROADCASTS", 1)
+    reviving = read_settings(PAST_THE_PAPER.as_toml(), ["agents.improvement_revives_units=true"])
+    (history,) = by_compiled_programs(reviving, FEDERATED[:1], ROUNDS)
+    (without,) = by_compiled_programs(PAST_THE_PAPER, FEDERATED[:1], ROUNDS)
+    by_message = by_messages(reviving, FEDERATED[0], ROUNDS)
+    for ours, theirs, silent in zip(history, by_message, without, strict=True):
+        for n in range(3):
+            close(ours.improved[n], theirs.improved[n])
+        for n in (0, 2):
+            assert np.abs(ours.improved[n] - silent.improved[n]).max() > 0.1
 
 
 def with_liars(*overrides: str) -> ExperimentSettings:

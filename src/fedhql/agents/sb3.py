@@ -18,6 +18,7 @@ from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.exploration import annealed_epsilon
 from fedhql.agents.randomness import PrivateStreams
 from fedhql.agents.settings import Sb3DqnSettings
+from fedhql.agents.torch_revival import UnitRevival
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import Environment
 from fedhql.environments.replayable import ReplayableEnvironment
@@ -67,6 +68,11 @@ class Sb3DqnAgent:
         optimisers = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         self._improver = optimisers[settings.improvement_optimiser](
             self._q_net.parameters(), lr=settings.improvement_learning_rate
+        )
+        self._revival = (
+            UnitRevival(self._q_net.q_net, (self._model.policy.optimizer, self._improver))
+            if settings.improvement_revives_units and settings.hidden
+            else None
         )
         self._improved = False  # since self-learning last began
         self._since_training = 0  # env steps collected towards the next training step
@@ -141,6 +147,10 @@ class Sb3DqnAgent:
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """κ gradient steps on the mean squared error at the chosen actions, Algorithm 1.b."""
+        if self._revival is not None:
+            self._revival.remember(states)
+            if not self._improved:
+                self._revival.revive(self._features)
         states_t = self._as_tensor(states)
         actions_t = torch.as_tensor(actions, device=self._model.device).reshape(-1, 1)
         targets_t = torch.as_tensor(targets, device=self._model.device).reshape(-1, 1)
@@ -172,6 +182,8 @@ class Sb3DqnAgent:
         used = replay.buffer_size if replay.full else replay.pos
         columns = {name: getattr(replay, name)[:used] for name in REPLAY_COLUMNS}
         np.savez(directory / "replay.npz", allow_pickle=False, **columns)
+        if self._revival is not None:
+            self._revival.save(directory / "asked.npy")
         np.savez(directory / "streams.npz", allow_pickle=False, **self._streams.state)
         if model._last_obs is not None:
             np.save(directory / "last_observation.npy", np.asarray(model._last_obs))
@@ -197,6 +209,8 @@ class Sb3DqnAgent:
         model.q_net_target.load_state_dict(networks["q_net_target"])
         model.policy.optimizer.load_state_dict(networks["optimizer"])
         self._improver.load_state_dict(networks["improver"])
+        if self._revival is not None:
+            self._revival.restore(directory / "asked.npy")
         with np.load(directory / "replay.npz") as columns:
             for name in REPLAY_COLUMNS:
                 column = columns[name]
@@ -256,6 +270,12 @@ class Sb3DqnAgent:
             self._anneal_env_steps,
             self._model.num_timesteps,
         )
+
+    def _features(self, states: States) -> torch.Tensor:
+        """What the hidden layers are given."""
+        extractor = self._q_net.features_extractor
+        features: torch.Tensor = self._q_net.extract_features(self._as_tensor(states), extractor)
+        return features
 
     def _as_tensor(self, states: States) -> torch.Tensor:
         tensor, _ = self._model.policy.obs_to_tensor(states)

@@ -147,4 +147,5 @@ def _common_shape(config: DqnConfig) -> Any:
         config.exploration,
         config.improvement_steps,
         config.improvement_optimiser,
+        config.improvement_revives_units,
     )

@@ -48,7 +48,7 @@ def numbers(**settings: Any) -> Numbers:
 
 def learner_of(network: Network) -> Learner:
     """With a target network of its own, so that it shows which network is asked for what."""
-    learner = new_learner(jnp.asarray(initial_parameters(network, 0)))
+    learner = new_learner(network, jnp.asarray(initial_parameters(network, 0)))
     return learner._replace(target=jnp.asarray(initial_parameters(network, 1)))
 
 

@@ -45,7 +45,7 @@ def learn(network: Network, learner: Learner, numbers: Numbers) -> Learner:
 def together() -> Learner:
     """All of them, learning as one padded population."""
     vectors = [embed(initial_parameters(n, 5), n, POPULATION) for n in NETWORKS]
-    learners = jax.vmap(new_learner)(jnp.stack(vectors))
+    learners = jax.vmap(partial(new_learner, POPULATION))(jnp.stack(vectors))
     more = jax.jit(jax.vmap(partial(learn, POPULATION)))
     for _ in range(3):
         learners = more(learners, NUMBERS)
@@ -79,7 +79,7 @@ def test_says_the_same(slot: int) -> None:
 def test_learns_the_same_as_alone(slot: int, together: Learner) -> None:
     network = NETWORKS[slot]
     numbers = Numbers(*(number[slot] for number in NUMBERS))
-    alone = before = new_learner(jnp.asarray(initial_parameters(network, 5)))
+    alone = before = new_learner(network, jnp.asarray(initial_parameters(network, 5)))
     more = jax.jit(partial(learn, network))
     for _ in range(3):
         alone = more(alone, numbers)

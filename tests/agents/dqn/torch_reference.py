@@ -91,7 +91,7 @@ def torch_improve(
     kind: type[torch.optim.Optimizer] = torch.optim.Adam,
 ) -> Floats:
     """Algorithm 1.b over several rounds (states, actions, targets), one optimiser for them all."""
-    module = _module(network)
+    module = torch_module(network)
     put(module, network, parameters_P)
     optimiser = kind(module.parameters(), lr=learning_rate)  # type: ignore[call-arg]  # all take it
     for states, actions, targets in rounds:
@@ -121,7 +121,7 @@ def weights(module: torch.nn.Module) -> Floats:
     return np.concatenate(parts)
 
 
-def _module(network: Network) -> torch.nn.Module:
+def torch_module(network: Network) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = []
     for fan_in, fan_out in pairwise((network.inputs, *network.hidden, network.outputs)):
         layers += [torch.nn.Linear(fan_in, fan_out), ACTIVATIONS[network.activation]()]

@@ -51,7 +51,11 @@ class DqnAgent:
         self.network = Network(
             self._encoder.size, config.hidden, action_count(env), config.activation
         )
-        self._learner = new_learner(jnp.asarray(initial_parameters(self.network, seed)))
+        self._learner = new_learner(
+            self.network,
+            jnp.asarray(initial_parameters(self.network, seed)),
+            revives=config.improvement_revives_units,
+        )
         self._experience: SelfLearning
         capacity = min(config.buffer_size, budget_env_steps)  # more could never be filled
         if twin is None:

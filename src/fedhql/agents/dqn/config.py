@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 
 MOST_SCALE = 10.0  # of an improvement's step, by the size of the values
+# Where units must answer to count as alive.
+REMEMBERED_BROADCASTS = 64
+STATES_OF_EACH = 16
 
 
 @dataclass(frozen=True)
@@ -39,4 +42,5 @@ class DqnConfig:
     improvement_learning_rate: float = 1e-3  # α̃
     improvement_value_unit: float = math.inf  # up to it values are learned with α̃
     improvement_max_grad_norm: float = 10.0
+    improvement_revives_units: bool = False  # those that are silent, before a round's first
     target_follows_improvement: bool = True

@@ -10,6 +10,7 @@ import optax
 from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.dqn.network import Layers, Network, pack
 from fedhql.agents.dqn.numbers import Numbers
+from fedhql.agents.dqn.revival import Revival, new_revival, remember_asked, revive
 
 Array = jax.Array
 
@@ -24,6 +25,7 @@ class Learner(NamedTuple):
     improved: Array  # bool: since self-learning last began
     loss: Array  # of the last training step
     updates: Array  # training steps so far
+    revival: Revival | None  # of silent units, if that is chosen
 
 
 class Batch(NamedTuple):
@@ -47,7 +49,7 @@ class Batch(NamedTuple):
         )
 
 
-def new_learner(parameters_P: Array) -> Learner:
+def new_learner(network: Network, parameters_P: Array, *, revives: bool = False) -> Learner:
     adam = _optimiser(0.0, 0.0).init(parameters_P)  # its state does not depend on the numbers
     # Copies, since a compiled phase takes over the memory of what it is given.
     return Learner(
@@ -58,6 +60,7 @@ def new_learner(parameters_P: Array) -> Learner:
         jnp.bool_(False),
         jnp.float32(0),
         jnp.int32(0),
+        new_revival(network, parameters_P) if revives else None,
     )
 
 
@@ -106,9 +109,11 @@ def improve(
 
     Adam's steps have their size whatever the loss, and values ten times as large are ten times as
     far: steps grow with them, if a unit is chosen, and no further than to `MOST_SCALE` times.
+    Silent units are revived before the first improvement since self-learning, if that is chosen.
     Rows of weight 0 are not there; if there are none at all, nothing happens.
     """
     rows = weights_B.sum()
+    ready = _revived(network, learner, numbers, states_BD, weights_B)
 
     def loss_of(layers: Layers) -> Array:
         q_BA = network.apply(layers, states_BD, numbers.tanh, numbers.depth)
@@ -130,12 +135,24 @@ def improve(
         change, improver = adam.update(gradient, improver)
         return parameters_P + change, improver
 
-    before = (learner.parameters, learner.improver)
-    after = jax.lax.fori_loop(0, steps, step, before)
-    parameters_P, improver = where(rows > 0, after, before)
-    return learner._replace(
-        parameters=parameters_P, improver=improver, improved=learner.improved | (rows > 0)
+    parameters_P, improver = jax.lax.fori_loop(0, steps, step, (ready.parameters, ready.improver))
+    after = ready._replace(parameters=parameters_P, improver=improver, improved=jnp.bool_(True))
+    return Learner(*where(rows > 0, after, learner))
+
+
+def _revived(
+    network: Network, learner: Learner, numbers: Numbers, states_BD: Array, weights_B: Array
+) -> Learner:
+    if learner.revival is None:
+        return learner
+    revival = remember_asked(learner.revival, states_BD, weights_B)
+    before = learner.parameters, (learner.adam, learner.improver)
+    parameters_P, (adam, improver) = jax.lax.cond(
+        learner.improved,
+        lambda: before,
+        lambda: revive(network, *before, revival, numbers.tanh),
     )
+    return learner._replace(parameters=parameters_P, adam=adam, improver=improver, revival=revival)
 
 
 def follow(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:

@@ -74,7 +74,7 @@ class Network:
         hidden, heads = layers[: len(self.hidden)], layers[len(self.hidden) :]
         activations = [states_BD]
         for weights, biases in hidden:
-            activations.append(self._activate(activations[-1] @ weights + biases, tanh))
+            activations.append(self.activate(activations[-1] @ weights + biases, tanh))
         q_BA = heads[0][1]
         if not self.heads:
             return activations[-1] @ heads[0][0] + q_BA
@@ -82,7 +82,13 @@ class Network:
             q_BA = q_BA + jnp.where(depth == after, activations[after] @ weights, 0)
         return q_BA
 
-    def _activate(self, x: Array, tanh: Array) -> Array:
+    def readers(self, hidden_layer: int) -> list[int]:
+        """Which of the layers take in what this one answers."""
+        count, depth = len(self.hidden), hidden_layer + 1
+        heads = enumerate(self.heads or (count,))
+        return [*range(depth, count)[:1], *(count + at for at, after in heads if after == depth)]
+
+    def activate(self, x: Array, tanh: Array = None) -> Array:
         if self.activation == "mixed":
             return jnp.where(tanh, jnp.tanh(x), jax.nn.relu(x))
         if isinstance(x, jax.Array):

@@ -55,6 +55,7 @@ class Dqn:
     double: bool
     improvement_steps: int
     improvement_optimiser: str
+    improvement_revives_units: bool
 
     @classmethod
     def of(
@@ -74,6 +75,7 @@ class Dqn:
             double=config.double,
             improvement_steps=config.improvement_steps,
             improvement_optimiser=config.improvement_optimiser,
+            improvement_revives_units=config.improvement_revives_units,
         )
 
     @property
@@ -106,7 +108,8 @@ class Dqn:
         )
         counting = self.exploration == "ucb"
         experience = new_experience(self.lanes, seeds_L, self.capacity, counting=counting)
-        return jax.vmap(new_learner)(jnp.asarray(parameters_LP)), experience
+        begin = partial(new_learner, self.network, revives=self.improvement_revives_units)
+        return jax.vmap(begin)(jnp.asarray(parameters_LP)), experience
 
     def self_learn(
         self,

@@ -218,7 +218,7 @@ def _train(
     """Takes and gives only what changes, because every array of a call costs microseconds."""
 
     def step(state: tuple[jax.Array, Any], rows_BR: jax.Array) -> tuple[Any, jax.Array]:
-        learner = new_learner(state[0])._replace(target=target_P, adam=state[1])
+        learner = new_learner(network, state[0])._replace(target=target_P, adam=state[1])
         after = train(network, learner, numbers, rows_BR, double=double)
         return (after.parameters, after.adam), after.loss
 

@@ -1,0 +1,63 @@
+"""Silent units begin anew, as in `fedhql.agents.dqn.revival`, in a network of PyTorch's."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS, STATES_OF_EACH
+from fedhql.contract import States
+
+
+class UnitRevival:
+    """Of a sequence of linear layers with an activation after each but the last."""
+
+    def __init__(self, layers: nn.Sequential, optimisers: Sequence[Optimizer]) -> None:
+        self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self._activation = layers[1]
+        self._initial = [
+            (layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in self._linear
+        ]
+        self._optimisers = optimisers
+        self._asked: deque[States] = deque(maxlen=REMEMBERED_BROADCASTS)
+
+    def remember(self, states: States) -> None:
+        """With states spread evenly over the broadcast's."""
+        self._asked.append(states[np.arange(STATES_OF_EACH) * len(states) // STATES_OF_EACH])
+
+    @torch.no_grad()
+    def revive(self, as_features: Callable[[States], Tensor]) -> None:
+        """So that no unit is silent at all states asked; not before there have been enough."""
+        if len(self._asked) < REMEMBERED_BROADCASTS:
+            return
+        below = as_features(np.concatenate(self._asked))
+        hidden = zip(self._linear, self._linear[1:], self._initial, strict=False)
+        for layer, reader, (weight, bias) in hidden:
+            silent = ~self._activation(layer(below)).any(dim=0)
+            awake = self._activation(nn.functional.linear(below, weight, bias)).any(dim=0)
+            sign = torch.where(awake, 1.0, -1.0)
+            self._set(layer.weight, silent[:, None], sign[:, None] * weight)
+            self._set(layer.bias, silent, sign * bias)
+            self._set(reader.weight, silent, torch.zeros_like(reader.weight))
+            below = self._activation(layer(below))
+
+    def _set(self, parameter: Tensor, where: Tensor, value: Tensor) -> None:
+        """And what the optimisers know of it is forgotten."""
+        parameter.copy_(torch.where(where, value, parameter))
+        for optimiser in self._optimisers:
+            for moment in optimiser.state.get(parameter, {}).values():
+                if isinstance(moment, Tensor) and moment.shape == parameter.shape:
+                    moment.masked_fill_(where, 0)
+
+    def save(self, file: Path) -> None:
+        if self._asked:
+            np.save(file, np.stack(self._asked))
+
+    def restore(self, file: Path) -> None:
+        self._asked.clear()
+        if file.exists():
+            self._asked.extend(np.load(file))
