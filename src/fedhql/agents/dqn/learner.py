@@ -104,16 +104,18 @@ def improve(
     *,
     steps: int,
     optimiser: str = "adam",
+    anyone_begins: Array | None = None,
 ) -> Learner:
     """Algorithm 1.b: κ gradient steps on the mean squared error at the chosen actions.
 
     Adam's steps have their size whatever the loss, and values ten times as large are ten times as
     far: steps grow with them, if a unit is chosen, and no further than to `MOST_SCALE` times.
-    Silent units are revived before the first improvement since self-learning, if that is chosen.
+    Silent units are revived before the first improvement since self-learning, if that is chosen;
+    of many lanes at once, only where `anyone_begins`.
     Rows of weight 0 are not there; if there are none at all, nothing happens.
     """
     rows = weights_B.sum()
-    ready = _revived(network, learner, numbers, states_BD, weights_B)
+    ready = _revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
 
     def loss_of(layers: Layers) -> Array:
         q_BA = network.apply(layers, states_BD, numbers.tanh, numbers.depth)
@@ -140,17 +142,29 @@ def improve(
     return Learner(*where(rows > 0, after, learner))
 
 
+def begins_improving(learner: Learner, weights_B: Array) -> Array:
+    """Whether this is the first improvement since self-learning, with any rows to learn from."""
+    return ~learner.improved & (weights_B.sum(axis=-1) > 0)
+
+
 def _revived(
-    network: Network, learner: Learner, numbers: Numbers, states_BD: Array, weights_B: Array
+    network: Network,
+    learner: Learner,
+    numbers: Numbers,
+    states_BD: Array,
+    weights_B: Array,
+    anyone_begins: Array | None,
 ) -> Learner:
     if learner.revival is None:
         return learner
+    begins = begins_improving(learner, weights_B)
     revival = remember_asked(learner.revival, states_BD, weights_B)
     before = learner.parameters, (learner.adam, learner.improver)
+    # A condition of the lane's own would be a choice between two results, both computed.
     parameters_P, (adam, improver) = jax.lax.cond(
-        learner.improved,
+        begins if anyone_begins is None else anyone_begins,
+        lambda: where(begins, revive(network, *before, revival, numbers.tanh), before),
         lambda: before,
-        lambda: revive(network, *before, revival, numbers.tanh),
     )
     return learner._replace(parameters=parameters_P, adam=adam, improver=improver, revival=revival)
 

@@ -24,6 +24,7 @@ from fedhql.agents.dqn.experience import Experience, new_experience, remember, r
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
+    begins_improving,
     follow,
     improve,
     new_learner,
@@ -161,6 +162,7 @@ class Dqn:
             self.network,
             steps=self.improvement_steps,
             optimiser=self.improvement_optimiser,
+            anyone_begins=begins_improving(learner, weights_LB).any(),
         )
         improved: Learner = jax.vmap(each)(
             learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB
