@@ -288,6 +288,7 @@ def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
         "improvement_steps": 64,
         "improvement_learning_rate": 1e-3,
         "improvement_value_unit": math.inf,
+        "improvement_revives_units": False,
     }
     for agent in settings.agents:
         assert common.items() <= {"kind": agent.kind, **agent.options}.items()
@@ -303,6 +304,7 @@ def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
     assert sorted({key.rpartition(".")[2] for key in differ}) == [
         "broadcast",
         "improvement_learning_rate",
+        "improvement_revives_units",
         "improvement_value_unit",
         "learning_rate",
         "query_batch",
@@ -316,6 +318,7 @@ def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
     assert (ours.carry_over, ours.learning_rate) == (True, 1)
     assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-4}
     assert {agent.options["improvement_value_unit"] for agent in plus.agents} == {100.0}
+    assert all(agent.options["improvement_revives_units"] for agent in plus.agents)
     assert ours.query_batch * theirs.self_learning_env_steps == (
         theirs.query_batch * ours.self_learning_env_steps
     )

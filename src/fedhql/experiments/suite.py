@@ -69,8 +69,8 @@ class Suite:
     seeds: Sequence[int] = SEEDS
 
 
-# What the -plus presets come from, on seeds of its own: first everything but the length of rounds
-# and the size of steps, then these. `fedhql suite plus-search --budget-fraction 0.2`
+# What the -plus presets come from, on seeds of its own: first everything but the length of rounds,
+# the size of steps and silent units, then these. `fedhql suite plus-search --budget-fraction 0.2`
 SEARCH_SEEDS = (100, 101, 102)
 SEARCHED_WORDS = tuple(
     f"rule={rule},learning_rate={rate},server_environments={environments}"
@@ -79,7 +79,11 @@ SEARCHED_WORDS = tuple(
     for environments in ("reset", "carry-over")
 )
 AS_IN_THE_PAPER, BOLD = (
-    (f"agents.improvement_learning_rate={step}", "agents.improvement_value_unit=inf")
+    (
+        f"agents.improvement_learning_rate={step}",
+        "agents.improvement_value_unit=inf",
+        "agents.improvement_revives_units=false",
+    )
     for step in ("1e-3", "3e-3")
 )
 PLUS_SEARCH = {
@@ -96,7 +100,12 @@ PLUS_SEARCH = {
         {
             f"{name}{of}": (name + PLUS, changed)
             for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5")
-            for of, changed in (("", ()), ("-as-in-the-paper", AS_IN_THE_PAPER), ("-bold", BOLD))
+            for of, changed in (
+                ("", ()),
+                ("-silent-units", ("agents.improvement_revives_units=false",)),
+                ("-as-in-the-paper", AS_IN_THE_PAPER),
+                ("-bold", BOLD),
+            )
         },
         arms=("rule=mean-std", "rule=bellman-weighted"),
         seeds=SEARCH_SEEDS,

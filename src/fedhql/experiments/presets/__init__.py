@@ -20,6 +20,7 @@ PAST_THE_PAPER = (
     "federation.learning_rate=1.0",
     "agents.improvement_learning_rate=3e-4",
     "agents.improvement_value_unit=100.0",
+    "agents.improvement_revives_units=true",
 )
 OFTENER = 4  # rounds, each with as much less self-learning and as many fewer server environments
 
