@@ -172,7 +172,8 @@ def test_larger_values_have_larger_steps(unit: float, scale: float) -> None:
 def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
     tmp_path: Path,
 ) -> None:
-    learner = agent(improvement_revives_units=True, improvement_steps=1, learning_starts=1000)
+    chosen: dict[str, Any] = {"improvement_revives_units": True, "improvement_steps": 1}
+    learner = agent(1, learning_starts=1000, **chosen)
 
     def first_layer() -> torch.nn.Linear:
         layer = learner._q_net.q_net[0]
@@ -192,12 +193,13 @@ def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
     assert silent() == 8  # this round has begun
     learner.self_learn(1)
     learner.save(tmp_path)
-    for one in (learner, agent(improvement_revives_units=True, improvement_steps=1)):
-        one.restore(tmp_path)
-        learner = one
+    original, restored = learner, agent(2, learning_starts=1000, **chosen)
+    restored.restore(tmp_path)
+    for learner in (original, restored):
         assert silent() == 8
         learner.improve(*exchange)
         assert silent() == 0
+    np.testing.assert_array_equal(restored.q_values(STATES), original.q_values(STATES))
 
 
 @pytest.mark.parametrize("follows", [True, False])

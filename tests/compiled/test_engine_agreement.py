@@ -120,14 +120,16 @@ def test_silent_units_begin_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> Non
     # At the few states of one broadcast some units always are.
     monkeypatch.setattr(revival, "REMEMBERED_BROADCASTS", 1)
     reviving = read_settings(PAST_THE_PAPER.as_toml(), ["agents.improvement_revives_units=true"])
-    (history,) = by_compiled_programs(reviving, FEDERATED[:1], ROUNDS)
-    (without,) = by_compiled_programs(PAST_THE_PAPER, FEDERATED[:1], ROUNDS)
-    by_message = by_messages(reviving, FEDERATED[0], ROUNDS)
-    for ours, theirs, silent in zip(history, by_message, without, strict=True):
-        for n in range(3):
-            close(ours.improved[n], theirs.improved[n])
-        for n in (0, 2):
-            assert np.abs(ours.improved[n] - silent.improved[n]).max() > 0.1
+    cells = FEDERATED[:2]
+    histories = by_compiled_programs(reviving, cells, ROUNDS)
+    without = by_compiled_programs(PAST_THE_PAPER, cells, ROUNDS)
+    for cell, history, silent in zip(cells, histories, without, strict=True):
+        by_message = by_messages(reviving, cell, ROUNDS)
+        for ours, theirs, left in zip(history, by_message, silent, strict=True):
+            for n in range(3):
+                close(ours.improved[n], theirs.improved[n])
+            for n in (0, 2):
+                assert np.abs(ours.improved[n] - left.improved[n]).max() > 0.1
 
 
 def with_liars(*overrides: str) -> ExperimentSettings:

@@ -1,6 +1,6 @@
 """A grid's own business: who is where in it, saving it, lanes that end before others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedhql.agents.dqn import revival
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
@@ -29,6 +30,7 @@ COMMON: dict[str, Any] = {
     "learning_rate": 0.01,
     "improvement_learning_rate": 0.03,
     "exploration_final_eps": 0.3,
+    "improvement_revives_units": True,
 }
 # Padded, these are one population.
 PAIR = [
@@ -77,6 +79,14 @@ def one_round(of: Grid, number: int) -> tuple[Any, ...]:
     outcome = of.federate(seeds_FB, PLENTY)
     vectors = [parameters(of, lane) for lane in range(3)]
     return vectors, of.evaluate(SEEDS_LNE[:, : len(vectors[0])], 50), outcome
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_are_remembered() -> Iterator[None]:
+    """So few that some units are silent at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revival, "REMEMBERED_BROADCASTS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

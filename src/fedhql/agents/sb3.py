@@ -183,7 +183,7 @@ class Sb3DqnAgent:
         columns = {name: getattr(replay, name)[:used] for name in REPLAY_COLUMNS}
         np.savez(directory / "replay.npz", allow_pickle=False, **columns)
         if self._revival is not None:
-            self._revival.save(directory / "asked.npy")
+            self._revival.save(directory / "revival.npz")
         np.savez(directory / "streams.npz", allow_pickle=False, **self._streams.state)
         if model._last_obs is not None:
             np.save(directory / "last_observation.npy", np.asarray(model._last_obs))
@@ -210,7 +210,7 @@ class Sb3DqnAgent:
         model.policy.optimizer.load_state_dict(networks["optimizer"])
         self._improver.load_state_dict(networks["improver"])
         if self._revival is not None:
-            self._revival.restore(directory / "asked.npy")
+            self._revival.restore(directory / "revival.npz")
         with np.load(directory / "replay.npz") as columns:
             for name in REPLAY_COLUMNS:
                 column = columns[name]

@@ -63,7 +63,7 @@ class _CommonDqnSettings(_AgentSettings):
     """u: the step is α̃ · clip(mean |target| / u, 1, 10); inf: always α̃, as in the paper."""
     improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
     improvement_revives_units: bool = DqnConfig.improvement_revives_units
-    """ReLU units silent at all states lately broadcast begin anew; false, as in the paper."""
+    """Units that answer 0 to all states lately broadcast begin anew; false, as in the paper."""
     target_follows_improvement: bool = DqnConfig.target_follows_improvement
     """Copy the improved network into the target network before self-learning goes on."""
 

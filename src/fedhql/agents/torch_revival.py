@@ -54,10 +54,15 @@ class UnitRevival:
                     moment.masked_fill_(where, 0)
 
     def save(self, file: Path) -> None:
-        if self._asked:
-            np.save(file, np.stack(self._asked))
+        """`file` ends in .npz."""
+        arrays = {"asked": np.array(self._asked)}
+        for number, (weight, bias) in enumerate(self._initial):
+            arrays |= {f"weight{number}": weight.cpu().numpy(), f"bias{number}": bias.cpu().numpy()}
+        np.savez(file, allow_pickle=False, **arrays)
 
     def restore(self, file: Path) -> None:
-        self._asked.clear()
-        if file.exists():
-            self._asked.extend(np.load(file))
+        with np.load(file) as arrays:
+            self._asked = deque(arrays["asked"], maxlen=REMEMBERED_BROADCASTS)
+            for number, (weight, bias) in enumerate(self._initial):
+                weight.copy_(torch.as_tensor(arrays[f"weight{number}"]))
+                bias.copy_(torch.as_tensor(arrays[f"bias{number}"]))

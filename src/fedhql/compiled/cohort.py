@@ -17,7 +17,7 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
-from fedhql.agents.dqn.population import Dqn
+from fedhql.agents.dqn.population import Dqn, program_of
 from fedhql.environments.lanes import Lanes
 
 Array = jax.Array
@@ -136,16 +136,4 @@ def cohort_numbers(
 
 def _common_shape(config: DqnConfig) -> Any:
     """Agents that agree in this can be padded into one population."""
-    return (
-        config.double,
-        config.learning_starts,
-        config.buffer_size,
-        config.batch_size,
-        config.train_freq,
-        config.gradient_steps,
-        config.target_update_interval,
-        config.exploration,
-        config.improvement_steps,
-        config.improvement_optimiser,
-        config.improvement_revives_units,
-    )
+    return *program_of(config).values(), config.buffer_size

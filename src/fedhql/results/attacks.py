@@ -29,6 +29,7 @@ class AttackScore:
     best: Estimate  # the paper's metric
     recent: Estimate  # mean of the last tenth of the evaluations
     clean: Estimate | None  # best of the same agents where nobody lies; None: not run
+    clean_recent: float | None
     alone: Estimate | None
     share: float | None  # of clean, in seeds both have; None: not run, or nothing above 0
 
@@ -86,6 +87,7 @@ def _score(
         best=estimate(ours),
         recent=estimate(ours, 1),
         clean=estimate(clean) if clean else None,
+        clean_recent=float(np.mean([of[1] for of in clean.values()])) if clean else None,
         alone=estimate(alone) if alone else None,
         share=float(under / free) if free > 0 else None,
     )
@@ -133,9 +135,9 @@ def attack_tables(scores: Sequence[AttackScore], level: float) -> list[Table]:
         for key, name in row_names(mine).items():
             of_rule = {score.attack: score for score in mine if score.row == key}
             first = next(iter(of_rule.values()))
-            beside = (str(each or "-") for each in (first.alone, first.clean))
+            clean = f"{first.clean} / {first.clean_recent:.4g}" if first.clean else "-"
             cells = (_cell(of_rule[attack]) if attack in of_rule else "-" for attack in attacks)
-            rows.append((name, *beside, *cells))
+            rows.append((name, str(first.alone or "-"), clean, *cells))
         title = f"{attackers} attacker{'s' * (attackers > 1)}"
         header = ("rule", "alone", "nobody lies", *attacks)
         tables.append(Table(title, header, rows, note=note.format(mine[0].consumed)))
@@ -152,11 +154,11 @@ def attack_csv(scores: Sequence[AttackScore]) -> str:
     file = csv.writer(text, lineterminator="\n")
     estimates = [f"{name}{end}" for name in ("best", "recent") for end in ("", "_low", "_high")]
     of = ("run", "rule", "attack", "attackers", "seeds", "consumed")
-    file.writerow((*of, *estimates, "clean_best", "alone_best", "share_of_clean"))
+    file.writerow((*of, *estimates, "clean_best", "clean_recent", "alone_best", "share_of_clean"))
     for score in scores:
         found = [(each.mean, each.low, each.high) for each in (score.best, score.recent)]
-        beside = [each.mean if each else None for each in (score.clean, score.alone)]
-        numbers = [*found[0], *found[1], *beside, score.share]
+        clean, alone = (each.mean if each else None for each in (score.clean, score.alone))
+        numbers = [*found[0], *found[1], clean, score.clean_recent, alone, score.share]
         told = ("" if number is None else f"{number:.6g}" for number in numbers)
         file.writerow((*(getattr(score, name) for name in of), *told))
     return text.getvalue()

@@ -14,11 +14,12 @@ from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS, STATES_OF_EACH, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.learner import Learner, improve, new_learner
-from fedhql.agents.dqn.network import Network, embed, extract, padded
+from fedhql.agents.dqn.network import Network, embed, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.revival import Revival, new_revival, remember_asked, revive
 from fedhql.agents.torch_revival import UnitRevival
 from fedhql.environments.make import make_environment
+from fedhql.errors import AgentRefused
 from tests.agents.dqn.torch_reference import Floats, put, torch_module, weights
 
 D, A, B = 4, 2, 8
@@ -177,15 +178,18 @@ def test_padding_changes_nothing_and_stays_zero() -> None:
     population = padded([NETWORK, Network(D, (9, 9, 9), A, "tanh")])
     held_P = embed(silenced(), NETWORK, population)
     knows = revival()._replace(initial=jnp.asarray(embed(INITIAL_P, NETWORK, population)))
-    after_P, _ = revive(population, jnp.asarray(held_P), (), knows, NUMBERS.tanh)
-    alone_P, _ = revive(NETWORK, jnp.asarray(silenced()), (), revival(), NUMBERS.tanh)
-    np.testing.assert_array_equal(after_P, embed(np.asarray(alone_P), NETWORK, population))
-    np.testing.assert_array_equal(extract(np.asarray(after_P), NETWORK, population), alone_P)
+    # A moment that is 1 where the network is, and 0 where it is padded.
+    ones_P = np.ones(INITIAL_P.size, dtype=np.float32)
+    held_ones_P = jnp.asarray(embed(ones_P, NETWORK, population))
+    held = revive(population, jnp.asarray(held_P), held_ones_P, knows, NUMBERS.tanh)
+    alone = revive(NETWORK, jnp.asarray(silenced()), jnp.asarray(ones_P), revival(), NUMBERS.tanh)
+    for mine, own in zip(held, alone, strict=True):
+        np.testing.assert_array_equal(mine, embed(np.asarray(own), NETWORK, population))
 
 
 def test_a_checkpoint_has_what_was_asked(tmp_path: Path) -> None:
-    def agent(seed: int) -> DqnAgent:
-        config = DqnConfig(hidden=(16,), improvement_steps=1, improvement_revives_units=True)
+    def agent(seed: int, *, revives: bool = True) -> DqnAgent:
+        config = DqnConfig(hidden=(16,), improvement_steps=1, improvement_revives_units=revives)
         env = make_environment("CartPole-v1")
         return DqnAgent(config, env, None, discount=0.9, budget_env_steps=100, seed=seed)
 
@@ -197,3 +201,8 @@ def test_a_checkpoint_has_what_was_asked(tmp_path: Path) -> None:
     assert mine is not None
     jax.tree.map(np.testing.assert_array_equal, mine, other)
     assert np.isfinite(mine.asked[-STATES_OF_EACH:]).all()
+    without = tmp_path / "without"
+    without.mkdir()
+    agent(1, revives=False).save(without)
+    with pytest.raises(AgentRefused, match="made with other settings of the agent"):
+        original.restore(without)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedhql.agents.dqn.experience import Experience
+from fedhql.errors import AgentRefused
 
 Tree = TypeVar("Tree", bound=Any)
 
@@ -22,6 +23,11 @@ def load_arrays(stem: Path, like: Tree) -> Tree:
     """Into a tree of the same structure."""
     leaves, structure = jax.tree.flatten(like)
     files = [stem.with_name(f"{stem.name}.{number}.npy") for number in range(len(leaves))]
+    if missing := [file for file in files if not file.exists()]:
+        raise AgentRefused(
+            f"{missing[0]} is missing: the checkpoint was made with other settings of the agent; "
+            "give it the same settings, or begin in another directory"
+        )
     loaded = [jnp.array(np.load(file)) for file in files]
     tree: Tree = jax.tree.unflatten(structure, loaded)
     return tree

@@ -8,9 +8,10 @@ function of (agent, number of the chunk), so how steps are divided into phases c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import cycle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,22 +63,7 @@ class Dqn:
     def of(
         cls, config: DqnConfig, network: Network, lanes: Lanes, phase_env_steps: int, capacity: int
     ) -> "Dqn":
-        return cls(
-            network=network,
-            lanes=lanes,
-            phase_env_steps=phase_env_steps,
-            capacity=capacity,
-            batch_size=config.batch_size,
-            train_freq=config.train_freq,
-            learning_starts=config.learning_starts,
-            target_update_interval=config.target_update_interval,
-            gradient_steps=config.gradient_steps,
-            exploration=config.exploration,
-            double=config.double,
-            improvement_steps=config.improvement_steps,
-            improvement_optimiser=config.improvement_optimiser,
-            improvement_revives_units=config.improvement_revives_units,
-        )
+        return cls(network, lanes, phase_env_steps, capacity, **program_of(config))
 
     @property
     def chunks(self) -> int:
@@ -270,6 +256,12 @@ class Dqn:
         if self.exploration == "ucb":
             visits = visits.at[lanes_L, codes_L, actions_L].add(1)
         return actions_L, visits
+
+
+def program_of(config: DqnConfig) -> dict[str, Any]:
+    """Those of its settings that all agents of one program have in common."""
+    names = (field.name for field in fields(Dqn))
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def advance(
