@@ -170,6 +170,11 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
     assert f"wrote {tmp_path / 'kept' / 'first'}" in succeed(
         "archive", first, "--out", tmp_path / "kept"
     )
+    manifest = (first / "manifest.json").read_text()
+    done = fedhql("archive", first, "--out", first.parent)
+    assert done.returncode == 2
+    assert "is a run, not the archive of one" in done.stderr
+    assert (first / "manifest.json").read_text() == manifest
     done = fedhql("archive", tmp_path / "copy" / "first", "--out", tmp_path / "kept")
     assert done.returncode == 2
     assert "holds another run" in done.stderr

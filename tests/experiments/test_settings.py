@@ -138,7 +138,7 @@ OF_FIVE = r"; allowed: 1 to 2 of 5 agents, or a share from 1/5 to below 0.5"
         ((SECURE, "federation.rule=trimmed", "federation.trim=1"), r"with rule = 'trimmed'"),
         ((SECURE, "federation.rule=bellman-weighted"), r"with rule = 'bellman-weighted'"),
         (("federation.secure_value_bound=9",), r"secure_value_bound is for secure_aggregation ="),
-        ((SECURE, "federation.secure_value_bound=1e9"), r"up to 1e\+09, which leave no room"),
+        ((SECURE, "federation.secure_value_bound=1e9"), r"secure_value_bound is 1e\+09: no room"),
         (
             (SECURE, "federation.secure_value_bound=5e6"),
             r"secure_aggregation with 5 agents; allowed: 3 to 4, for values up to 5e\+06",

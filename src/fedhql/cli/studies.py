@@ -69,7 +69,7 @@ def suite(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
             "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
-            "attacks: these, and each attack with 1 and 2 attackers]",
+            "attacks: these, and each attack with 1 and 2 attackers; plus: fedhql]",
         ),
     ] = None,
     settings: Annotated[
@@ -202,6 +202,8 @@ def archive(
     for run, home in zip(runs, homes, strict=True):
         if homes.count(home) > 1:
             raise SettingsError(f"{run.name}: another of these runs would go to {home}, too")
+        if (home / "cells").exists():
+            raise RunDirectoryError(f"{home} is a run, not the archive of one; use another --out")
         if (home / "settings.toml").exists() and load_run(home).settings != run.settings:
             raise RunDirectoryError(f"{home} holds another run; use another --out")
     for run, home in zip(runs, homes, strict=True):

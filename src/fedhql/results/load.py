@@ -16,7 +16,8 @@ from fedhql.results.records import EvaluationRow, read_rows
 from fedhql.results.run_directory import RunDirectory
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path | str) -> Run:
+    path = Path(path)
     directory = RunDirectory(path)
     if not directory.is_run():
         raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")

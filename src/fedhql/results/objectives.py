@@ -29,9 +29,13 @@ class Estimate:
         return cls(float(np.mean(values_S)), *bootstrap_interval(values_S, rng, level=level))
 
     def __str__(self) -> str:
-        # FrozenLake's returns are below 1.
-        digits = ".0f" if max(abs(self.low), abs(self.high)) >= 10 else ".3g"
+        digits = digits_of(max(abs(self.low), abs(self.high)))
         return f"{self.mean:{digits}} [{self.low:{digits}}, {self.high:{digits}}]"
+
+
+def digits_of(size: float) -> str:
+    """How returns of this size are written: FrozenLake's are below 1."""
+    return ".0f" if size >= 10 else ".3g"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,13 @@ import numpy as np
 from fedhql.results.arms import INDEPENDENT
 from fedhql.results.claims import Verdict
 from fedhql.results.curves import Run
-from fedhql.results.objectives import FRACTIONS, Estimate, sample_efficiency, system_welfare
+from fedhql.results.objectives import (
+    FRACTIONS,
+    Estimate,
+    digits_of,
+    sample_efficiency,
+    system_welfare,
+)
 from fedhql.results.run_directory import Cell
 from fedhql.results.statistics import interquartile_mean, probability_of_improvement
 
@@ -77,12 +83,13 @@ def scores_table(run: Run, rng: np.random.Generator, level: float) -> Table:
             if alone and arm != INDEPENDENT
             else "-"
         )
+        middle = interquartile_mean(per_seed["max mean"])
         rows.append(
             (
                 run.label(arm),
                 str(len(curves)),
                 str(Estimate.of(np.array(per_seed["max mean"]), rng, level)),
-                f"{interquartile_mean(per_seed['max mean']):.0f}",
+                f"{middle:{digits_of(abs(middle))}}",
                 better,
                 str(Estimate.of(np.array(again), rng, level)) if again else "-",
                 str(Estimate.of(np.array(per_seed["recent"]), rng, level)),

@@ -38,7 +38,8 @@ class SecureCohort:
             reasons = ", ".join(f"{self.names[n]}: {why}" for n, why in refused.items())
             raise NoUsableAnswers(
                 f"secure aggregation needs {LEAST_MEMBERS} agents with answers that can be used; "
-                f"there are {len(members)} ({reasons})"
+                f"there are {len(members)} ({reasons}); federation.secure_value_bound says how "
+                "large values may be"
             )
         fixed = FixedPoint(len(members), self._value_bound)
         cohort = {self.names[n]: self._maskers[n].public_key for n in members}

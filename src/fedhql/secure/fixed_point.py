@@ -74,7 +74,8 @@ def wrong_size(members: int, value_bound: float, whose: str) -> str | None:
     """Why so many cannot be added up securely and precisely; in words for settings."""
     secure, most = "federation.secure_aggregation", most_members(value_bound)
     if most < LEAST_MEMBERS:
-        return f"{secure} with values up to {value_bound:g}, which leave no room for fractions"
+        bound = f"federation.secure_value_bound is {value_bound:g}"
+        return f"{bound}: no room for fractions; allowed: less, for three members or more"
     if LEAST_MEMBERS <= members <= most:
         return None
     allowed = f"{LEAST_MEMBERS} to {most}, for values up to {value_bound:g}"
