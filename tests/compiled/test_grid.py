@@ -1,6 +1,7 @@
 """A grid's own business: who is where in it, saving it, lanes that end before others."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_every_agent_is_what_its_seed_and_its_config_make_it() -> None:
             np.testing.assert_array_equal(vector, expected)
             own = network.q_values(vector, states_LBD[lane])
             np.testing.assert_allclose(q_LNBA[lane, agent], own, atol=1e-6)
+
+
+def test_silent_units_were_revived_in_it(undisturbed: Any) -> None:
+    """In the lanes that federate; so what is said here of a grid is said of that, too."""
+    without = grid([replace(config, improvement_revives_units=False) for config in PAIR])
+    left = [one_round(without, number) for number in range(3)][-1][0]
+    revived = undisturbed[-1][0]
+    differ = [not np.allclose(revived[lane][0], left[lane][0], atol=0.1) for lane in range(3)]
+    assert differ == [True, True, False]
 
 
 def test_every_agent_plays_by_its_own_network(undisturbed: Any) -> None:

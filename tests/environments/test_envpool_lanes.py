@@ -184,7 +184,6 @@ def test_a_crash_on_the_last_step_allowed_is_terminated(monkeypatch: pytest.Monk
         assert bool(terminated[-1]) is terminates
 
 
-@needs_envpool
 def _all(*actions: int) -> tuple[jax.Array, jax.Array]:
     return jnp.array(actions), jnp.ones(len(actions), dtype=bool)
 

@@ -1,6 +1,6 @@
 """Silent units begin anew: a ReLU that answers 0 to every state has no gradient to recover by.
 
-At large learning rates self-learning silences most of a network's units, and what is left cannot
+At large learning rates self-learning can silence most of a network's units, and what is left cannot
 hold what the federation teaches. Pure, for one lane.
 """
 
