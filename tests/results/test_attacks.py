@@ -14,6 +14,7 @@ from fedhql.results.curves import Arms, Curve, Run
 from fedhql.results.figures import attacks_figure, draw_figures
 from fedhql.results.report import write_report
 from fedhql.results.styles import styles
+from fedhql.results.tables import scores_table
 from tests.results.handmade import BUDGET, curve, run_of, settings
 
 
@@ -157,6 +158,24 @@ def test_two_runs_of_one_rule_are_told_apart() -> None:
     )
     first, _ = attack_tables(found, 0.8)
     assert [row[0] for row in first.rows] == ["one: mean-std", "other: mean-std"]
+
+
+def test_the_clean_arms_last_tenth_stands_beside_its_best() -> None:
+    """Of the honest agents: the third lies in the other arm."""
+    fallen = {0: curve([BUDGET / 2, BUDGET], [300, 200], [300, 100], [999, 999])}
+    found = scores(run_of({"fedhql": fallen, "attack=noise,attackers=1": fallen}))
+    score = found["noise", 1]
+    assert score.clean_recent == 150
+    (table,) = attack_tables([score], 0.8)
+    assert table.rows[0][2] == "300 [300, 300] / 150"
+    (line,) = csv.DictReader(StringIO(attack_csv([score])))
+    assert (line["clean_best"], line["clean_recent"]) == ("300", "150")
+
+
+def test_small_returns_have_digits_everywhere() -> None:
+    small = run_of({"fedhql": {0: curve([BUDGET], [0.3], [0.3], [0.3])}})
+    (row,) = scores_table(small, np.random.default_rng(0), 0.8).rows
+    assert row[2:4] == ("0.3 [0.3, 0.3]", "0.3")
 
 
 def test_a_report_has_them_where_there_are_attacks(tmp_path: Path) -> None:
