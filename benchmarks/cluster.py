@@ -23,15 +23,16 @@ import numpy as np
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import RAYS_OWN, Cluster, connected, import_ray
 from fedhql.contract import Actions, States, Values
-from fedhql.experiments.build import build_batch, build_server, gather_here
-from fedhql.experiments.jax_setup import prepare_jax
-from fedhql.experiments.on_ray import gather_on_ray
-from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.engines.build import build_batch, build_server, gather_here
+from fedhql.engines.jax_setup import prepare_jax
 from fedhql.federation import Budget, fed_ucb, fed_ucb_of, merged, moments
 from fedhql.federation.cohort import usable_answers
+from fedhql.running.ray_executors import gather_on_ray
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
 
 if TYPE_CHECKING:
-    from fedhql.cluster.cohort import RayCohort
+    from fedhql.cluster.ray_cohort import RayCohort
 
 ACTIONS = 2
 REPEATS = 400
@@ -50,7 +51,7 @@ class Prompt:
 
 
 def prompt_agents(cluster: Cluster, count: int) -> "RayCohort":
-    from fedhql.cluster.cohort import RayCohort
+    from fedhql.cluster.ray_cohort import RayCohort
 
     return RayCohort(
         [Prompt] * count,
@@ -137,15 +138,15 @@ def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any)
     N = len(settings.agents)
     begun = time.perf_counter()
     with ExitStack() as stack:
-        crew = stack.enter_context(closing(gather(settings, 0, lambda env_steps: None)))
+        cohort = stack.enter_context(closing(gather(settings, 0, lambda env_steps: None)))
         gathered = time.perf_counter() - begun
         environments = stack.enter_context(
             closing(build_batch(settings, settings.federation.query_batch))
         )
-        server = build_server(settings, crew, environments)
+        server = build_server(settings, cohort, environments)
 
         def learn() -> None:
-            crew.self_learn(settings.federation.self_learning_env_steps)
+            cohort.self_learn(settings.federation.self_learning_env_steps)
 
         def federate() -> None:
             server.federate(Budget(10**6, N), range(settings.federation.query_batch))

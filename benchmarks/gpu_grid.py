@@ -27,7 +27,7 @@ from fedhql.compiled.server import ArmNumbers
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twins import TWINS
 
-PRESET = Path(__file__).parent.parent / "src/fedhql/experiments/presets/cartpole-n5.toml"
+PRESET = Path(__file__).parent.parent / "src/fedhql/settings/presets/cartpole-n5.toml"
 LAMBDAS = (0.0, 1.0, 3.0, 5.0, 10.0)
 EPISODES = 10
 # Whole loops as one CUDA graph whose independent kernels run side by side; found by trying.

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedhql.engines.build import build_cohort, build_server
+from fedhql.engines.build_agent import build_agents
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.experiments.build import build_cohort, build_server
-from fedhql.experiments.build_agent import build_agents
-from fedhql.experiments.evaluation import evaluate
-from fedhql.experiments.presets import preset_text
-from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import read_settings
 from fedhql.federation import Budget, Cohort
-from fedhql.results.checkpoints import SHARE_OF_RUN, Checkpoints
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import preset_text
+from fedhql.storage.checkpoints import SHARE_OF_RUN, Checkpoints
 
 ROUNDS = 4
 

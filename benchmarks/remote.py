@@ -29,17 +29,17 @@ import grpc
 import numpy as np
 import tomli_w
 
-from fedhql.experiments.presets import preset_text
-from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import read_settings
-from fedhql.remote.asking import ask
-from fedhql.remote.cohort import RemoteCohort
-from fedhql.remote.gate import Gate
-from fedhql.remote.hub import Hub
-from fedhql.remote.journal import Journal
-from fedhql.remote.member import Member
-from fedhql.remote.settings import ServiceSettings
+from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.remote.member.member import Member
+from fedhql.remote.server.journal import Journal
+from fedhql.remote.server.listener import Listener
+from fedhql.remote.server.quorum_query import ask
+from fedhql.remote.server.remote_cohort import RemoteCohort
+from fedhql.remote.server.roster import Roster
+from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.remote.wire_pb2 import Task
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import preset_text
 
 STATES, ACTIONS = 128, 2
 ECHO = "/floor.Echo/Echo"
@@ -159,7 +159,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
         home = stack.enter_context(tempfile.TemporaryDirectory())
         settings = ServiceSettings(start_with=count, quorum=count, most_messages_per_second=1e6)
         journal = Journal(Path(home) / "journal.sqlite")
-        hub = Hub(settings, journal, action_count=ACTIONS, env_steps_per_member=10**9)
+        roster = Roster(settings, journal, action_count=ACTIONS, env_steps_per_member=10**9)
         task = Task(
             environment="CartPole-v1",
             state_dtype="float32",
@@ -168,10 +168,10 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
             env_steps_per_member=10**9,
         )
         memory_before = _resident_bytes()
-        gate = Gate(hub, federation="bench", task=task, credentials=None)
-        port = await gate.open("127.0.0.1:0")
+        listener = Listener(roster, federation="bench", task=task, credentials=None)
+        port = await listener.open("127.0.0.1:0")
         stack.enter_context(processes(members, f"127.0.0.1:{port}", count, home))
-        await hub.wait_until(lambda: len(hub.present()) == count)
+        await roster.wait_until(lambda: len(roster.present()) == count)
         memory = _resident_bytes() - memory_before
         floor, echo_server = Broadcast(), grpc.aio.server()
         handler: Any = grpc.stream_stream_rpc_method_handler(floor.stream)
@@ -184,8 +184,8 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
         stack.enter_context(processes(echoes, f"127.0.0.1:{echo_port}", count, home))
         while floor.count() < count:
             await asyncio.sleep(0.05)
-        cohort = RemoteCohort(hub, asyncio.get_running_loop(), ACTIONS)
-        cohort.enlist(hub.present())
+        cohort = RemoteCohort(roster, asyncio.get_running_loop(), ACTIONS)
+        cohort.enlist(roster.present())
         states = np.random.default_rng(0).random((STATES, 4), dtype=np.float32)
         asked = dict.fromkeys(cohort.names, states)
         seconds: dict[str, list[float]] = {"ours": [], "floor": [], "call": []}
@@ -209,14 +209,14 @@ async def exchanges(count: int, repeats: int) -> dict[str, float]:
                     times.clear()
             cpu_before = time.process_time()
             for _ in range(turn):
-                await timed("ours", lambda: ask(hub, asked, count))
+                await timed("ours", lambda: ask(roster, asked, count))
             cpu += time.process_time() - cpu_before
             for _ in range(turn):
                 await timed("floor", floor.exchange)
             await asyncio.to_thread(call, turn)
-        hub.stop()
+        roster.stop()
         floor.stop()
-        await gate.close(0.1)
+        await listener.close(0.1)
         await echo_server.stop(0.1)
         journal.close()
     p50, p99 = (float(np.percentile(seconds["ours"], q)) for q in (50, 99))

@@ -25,13 +25,13 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedhql.federation import Moments, fed_ucb_of, moments
-from fedhql.remote.asking import ask
-from fedhql.remote.gate import Gate
-from fedhql.remote.hub import Hub
-from fedhql.remote.journal import Journal
-from fedhql.remote.member import Member
-from fedhql.remote.settings import ServiceSettings
-from fedhql.remote.sums import ask_for_sum
+from fedhql.remote.member.member import Member
+from fedhql.remote.server.journal import Journal
+from fedhql.remote.server.listener import Listener
+from fedhql.remote.server.quorum_query import ask
+from fedhql.remote.server.roster import Roster
+from fedhql.remote.server.secure_query import ask_for_sum
+from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.remote.wire_pb2 import Task
 from fedhql.secure.fixed_point import FixedPoint
 from fedhql.secure.masks import Masker, unmasked_sum
@@ -91,7 +91,7 @@ def processes(addresses: Mapping[str, str], count: int, home: str) -> Iterator[N
             process.join()
 
 
-class Counting(Hub):
+class Counting(Roster):
     """Knows how often its members have spoken."""
 
     reports = 0
@@ -118,11 +118,11 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
                 env_steps_per_member=10**9,
                 secure_value_bound=BOUND if kind == "secure" else None,
             )
-            gates.append(Gate(hubs[kind], federation="bench", task=task, credentials=None))
+            gates.append(Listener(hubs[kind], federation="bench", task=task, credentials=None))
             addresses[kind] = f"127.0.0.1:{await gates[-1].open('127.0.0.1:0')}"
         stack.enter_context(processes(addresses, count, home))
         names = [f"m{n}" for n in range(count)]
-        while any(len(hub.present()) < count for hub in hubs.values()):
+        while any(len(roster.present()) < count for roster in hubs.values()):
             await asyncio.sleep(0.05)
         states = np.random.default_rng(0).random((STATES, 4), dtype=np.float32)
 
@@ -134,11 +134,11 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
             return (await ask_for_sum(hubs["secure"], names, states, count, set()))[0]
 
         seconds = await _by_turns({"plain": plain, "secure": secure}, repeats)
-        for hub, gate in zip(hubs.values(), gates, strict=True):
-            hub.stop()
-            await gate.close(0.1)
+        for roster, listener in zip(hubs.values(), gates, strict=True):
+            roster.stop()
+            await listener.close(0.1)
     p50, p99 = ({k: float(np.percentile(s, q)) for k, s in seconds.items()} for q in (50, 99))
-    asked = {kind: hub.latencies.status().count for kind, hub in hubs.items()}
+    asked = {kind: roster.latencies.status().count for kind, roster in hubs.items()}
     return {
         "members": count,
         "exchanges": len(seconds["plain"]),

@@ -57,7 +57,7 @@ def one_core() -> None:
     os.sched_setaffinity(0, {CORE})
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
         os.environ[name] = "1"
-    from fedhql.experiments.jax_setup import prepare_jax
+    from fedhql.engines.jax_setup import prepare_jax
 
     prepare_jax()
 
@@ -73,8 +73,8 @@ def machine() -> str:
 
 def compare(task: str, repeats: int, lanes: int) -> dict[str, Any]:
     """Env steps a second of each agent of the N=5 table, for each way of training it."""
-    from fedhql.experiments.presets import preset_text
-    from fedhql.experiments.settings import read_settings
+    from fedhql.settings.experiment import read_settings
+    from fedhql.settings.presets import preset_text
 
     overrides = [f"agents.learning_starts={WARM_UP // 2}"]
     if task == "lunarlander":  # a whole phase of 10,000 steps in 30 lanes would take minutes
@@ -156,8 +156,8 @@ def plain_sb3(settings: Any, env_steps: int) -> list[tuple[Any, int]]:
 def message_agents(settings: Any, backbone: str, env_steps: int) -> list[tuple[Any, int]]:
     import numpy as np
 
-    from fedhql.experiments.build_agent import build_agents
-    from fedhql.experiments.settings import with_backbone
+    from fedhql.engines.build_agent import build_agents
+    from fedhql.settings.experiment import with_backbone
 
     agents = build_agents(with_backbone(settings, backbone), seed=0)
     states = np.zeros((1, 4 if "CartPole" in settings.environment.id else 8), dtype=np.float32)
@@ -174,8 +174,8 @@ def message_agents(settings: Any, backbone: str, env_steps: int) -> list[tuple[A
 def grid_phases(settings: Any, lanes: int) -> list[tuple[Any, int]]:
     """Self-learning of each agent in all lanes of a compiled grid."""
     from fedhql.agents.dqn.population import advance
-    from fedhql.experiments.grid_run import build_grid
-    from fedhql.results.run_directory import Cell
+    from fedhql.engines.grid_run import build_grid
+    from fedhql.storage.run_directory import Cell
 
     grid = build_grid(settings, [Cell("fedhql", seed) for seed in range(lanes)])
     K = settings.federation.self_learning_env_steps
@@ -212,10 +212,10 @@ def round_parts(repeats: int, lanes: int) -> dict[str, float]:
     import jax.numpy as jnp
     import numpy as np
 
-    from fedhql.experiments.grid_run import build_grid
-    from fedhql.experiments.presets import preset_text
-    from fedhql.experiments.settings import read_settings
-    from fedhql.results.run_directory import Cell
+    from fedhql.engines.grid_run import build_grid
+    from fedhql.settings.experiment import read_settings
+    from fedhql.settings.presets import preset_text
+    from fedhql.storage.run_directory import Cell
 
     settings = read_settings(preset_text("cartpole-n5"), [f"agents.learning_starts={WARM_UP}"])
     grid = build_grid(settings, [Cell("fedhql", seed) for seed in range(lanes)])
@@ -273,10 +273,10 @@ def memory_of_a_grid(lanes: int, replay: int) -> dict[str, float]:
     """Peak memory of a whole grid that has run a phase with its memories allocated."""
     import numpy as np
 
-    from fedhql.experiments.grid_run import build_grid
-    from fedhql.experiments.presets import preset_text
-    from fedhql.experiments.settings import read_settings
-    from fedhql.results.run_directory import Cell
+    from fedhql.engines.grid_run import build_grid
+    from fedhql.settings.experiment import read_settings
+    from fedhql.settings.presets import preset_text
+    from fedhql.storage.run_directory import Cell
 
     overrides = [f"agents.buffer_size={replay}", "federation.self_learning_env_steps=500"]
     settings = read_settings(preset_text("cartpole-n5"), overrides)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.experiments.evaluation import evaluate
-from fedhql.experiments.seeds import Stream, seeds_for
 from fedhql.federation import Budget, FederationServer, InProcessCohort, mean_std
 
 ENV_ID, ACTION_COUNT, EPISODE_STEPS, DISCOUNT = "CartPole-v1", 2, 500, 0.97

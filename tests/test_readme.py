@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from fedhql.experiments.served import read_served_settings
-from fedhql.experiments.settings import read_settings
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.served import read_served_settings
 from tests.cli.running import TABULAR, succeed, write_file
 
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.results.records import EvaluationRow, FederationRow, read_rows
+from fedhql.storage.records import EvaluationRow, FederationRow, read_rows
 from tests.cli.running import fedhql, succeed, write_file
 from tests.cli.test_resume import RECORDS, kill, start, wait_for_rows
 

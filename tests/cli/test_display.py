@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from fedhql.cli.display import MOST_BARS, LiveDisplay
-from fedhql.experiments.books import Progress
-from fedhql.results.run_directory import Cell
+from fedhql.engines.cell_records import Progress
+from fedhql.storage.run_directory import Cell
 
 FEW = [Cell("independent", 0), Cell("fedhql", 0)]
 MANY = [Cell(arm, seed) for arm in ("independent", "fedhql") for seed in range(MOST_BARS)]

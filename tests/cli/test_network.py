@@ -13,8 +13,14 @@ from typer.testing import CliRunner
 from fedhql.cli import network
 from fedhql.cli.main import app
 from fedhql.errors import MemberRefused, SettingsError
-from fedhql.remote.observation import Observation, printable
-from fedhql.remote.status import Event, FederationStatus, LatencyRecord, MemberStatus
+from fedhql.remote.server.status import (
+    Event,
+    FederationStatus,
+    LatencyRecord,
+    MemberStatus,
+    printable,
+)
+from fedhql.service.status_page import Observation
 from tests.cli.running import fedhql
 from tests.remote.federating import federation
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.results.records import EvaluationRow, read_rows
+from fedhql.storage.records import EvaluationRow, read_rows
 from tests.cli.running import TABULAR, fedhql, succeed, write_file
 from tests.cli.test_resume import assert_same_records, kill, start, wait_for_rows, wait_until
 

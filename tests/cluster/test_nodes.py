@@ -12,15 +12,17 @@ import pytest
 from fedhql.cluster import session
 from fedhql.cluster.session import Cluster, connected
 from fedhql.cluster.versions import versions_here
+from fedhql.engines.cell_records import Progress
+from fedhql.engines.work import Executor
 from fedhql.errors import ClusterError
-from fedhql.experiments.books import Progress
-from fedhql.experiments.on_ray import AgentsOnRay, OnRay
-from fedhql.experiments.places import Here, Place
-from fedhql.experiments.processes import WorkerFailed
-from fedhql.experiments.run import run_experiment
-from fedhql.experiments.settings import ExperimentSettings, read_settings
-from fedhql.results.checkpoints import latest_checkpoint
-from fedhql.results.run_directory import Cell, RunDirectory
+from fedhql.running.local_executor import LocalExecutor
+from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
+from fedhql.running.run import run_experiment
+from fedhql.running.worker_processes import WorkerFailed
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.checkpoints import latest_checkpoint
+from fedhql.storage.run_directory import Cell, RunDirectory
 from tests.cluster.nodes import Nodes
 
 EXPERIMENT = """
@@ -106,7 +108,7 @@ def experiment(until: Path, kind: str = "Unhurried", *, away: bool = False) -> E
 def run(
     settings: ExperimentSettings,
     home: Path,
-    place: Place,
+    executor: Executor,
     arms: Sequence[str],
     meddle: Callable[[], None] = lambda: None,
     *,
@@ -122,7 +124,7 @@ def run(
         seeds=[0],
         engine=engine,
         resume=resume,
-        place=place,
+        executor=executor,
         tensorboard=False,
         command=[],
         started=datetime.now(UTC),
@@ -150,10 +152,10 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
         nodes.replace_one()
         hurry.touch()
 
-    place = OnRay(cluster, time.monotonic)
-    assert run(settings, tmp_path / "disturbed", place, arms, replace_the_node)
+    executor = RayTaskExecutor(cluster, time.monotonic)
+    assert run(settings, tmp_path / "disturbed", executor, arms, replace_the_node)
     assert "goes on elsewhere" in caplog.text
-    run(settings, tmp_path / "whole", Here(1), arms)
+    run(settings, tmp_path / "whole", LocalExecutor(1), arms)
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
@@ -162,30 +164,30 @@ def test_a_node_with_a_compiled_grid_is_killed(
     nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings, arms = read_settings(GRID), ["independent", "fedhql"]
-    place = OnRay(cluster, time.monotonic)
-    disturbed = partial(run, settings, tmp_path / "disturbed", place, arms, engine="compiled")
+    executor = RayTaskExecutor(cluster, time.monotonic)
+    disturbed = partial(run, settings, tmp_path / "disturbed", executor, arms, engine="compiled")
     assert disturbed(meddle=nodes.replace_one)
     assert "goes on elsewhere" in caplog.text
-    run(settings, tmp_path / "whole", Here(1), arms, engine="compiled")
+    run(settings, tmp_path / "whole", LocalExecutor(1), arms, engine="compiled")
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
 def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     """From what had arrived; what was on its way when it was killed counts for nothing."""
     arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
-    settings, place = experiment(hurry), OnRay(cluster, time.monotonic)
+    settings, executor = experiment(hurry), RayTaskExecutor(cluster, time.monotonic)
 
     def end() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(settings, tmp_path / "ended", place, arms, end)
+        run(settings, tmp_path / "ended", executor, arms, end)
     half = tmp_path / "ended/.arriving/0/cells/independent/seed0/checkpoint/round-000000999/half"
     half.parent.mkdir(parents=True)
     half.touch()
     hurry.touch()
-    run(settings, tmp_path / "ended", place, arms, resume=True)
-    run(settings, tmp_path / "whole", Here(1), arms)
+    run(settings, tmp_path / "ended", executor, arms, resume=True)
+    run(settings, tmp_path / "whole", LocalExecutor(1), arms)
     assert contents(tmp_path / "ended") == contents(tmp_path / "whole")
 
 
@@ -193,11 +195,11 @@ def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> No
 def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
     kind_of_place: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place: Place = OnRay(cluster, time.monotonic)
+    executor: Executor = RayTaskExecutor(cluster, time.monotonic)
     if kind_of_place == "agents":
-        place = AgentsOnRay(cluster, jobs=1)
+        executor = RayActorExecutor(cluster, jobs=1)
     with pytest.raises(WorkerFailed, match=r"(?s)agents\.py.*broken on purpose"):
-        run(experiment(tmp_path / "hurry", "Broken"), tmp_path / "run", place, ["fedhql"])
+        run(experiment(tmp_path / "hurry", "Broken"), tmp_path / "run", executor, ["fedhql"])
     assert caplog.text == ""
 
 
@@ -212,10 +214,10 @@ def test_a_node_with_agents_is_killed(
         nodes.replace_one()
         hurry.touch()
 
-    place = AgentsOnRay(cluster, jobs=1)
-    assert run(settings, tmp_path / "disturbed", place, ["fedhql"], replace_the_node)
+    executor = RayActorExecutor(cluster, jobs=1)
+    assert run(settings, tmp_path / "disturbed", executor, ["fedhql"], replace_the_node)
     assert caplog.text.count("goes on from round-") == 1  # not lost again to the node that was
-    run(settings, tmp_path / "whole", Here(1), ["fedhql"])
+    run(settings, tmp_path / "whole", LocalExecutor(1), ["fedhql"])
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from fedhql.cluster import session
-from fedhql.cluster.files import scratch
+from fedhql.cluster.file_transfer import scratch
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
-from fedhql.experiments.settings import differing_keys, read_settings
-from fedhql.results.files import locked
+from fedhql.settings.experiment import differing_keys, read_settings
+from fedhql.storage.files import locked
 
 EXPERIMENT = """
 [environment]
@@ -65,26 +65,26 @@ def test_wrong_resources_are_refused_by_name(text: str, says: str) -> None:
 
 def test_how_many_crews_fit() -> None:
     two = Nodes({"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0})
-    assert two.crews_at_once([Resources(cpus=1)] * 4, at_most=9) == 2
-    assert two.crews_at_once([Resources(cpus=1), Resources(gpus=1)], at_most=9) == 1
-    assert two.crews_at_once([Resources()] * 100, at_most=9) == 9
+    assert two.cohorts_at_once([Resources(cpus=1)] * 4, at_most=9) == 2
+    assert two.cohorts_at_once([Resources(cpus=1), Resources(gpus=1)], at_most=9) == 1
+    assert two.cohorts_at_once([Resources()] * 100, at_most=9) == 9
 
 
 def test_what_cannot_fit_is_said() -> None:
     one = Nodes({"CPU": 4.0}, {"CPU": 2.0})
     with pytest.raises(ClusterError, match=r"agents\.2\.resources: no node has 5 CPU.*4 CPU"):
-        one.crews_at_once([Resources(), Resources(cpus=5)], at_most=9)
+        one.cohorts_at_once([Resources(), Resources(cpus=5)], at_most=9)
     with pytest.raises(ClusterError, match="ask for 8 CPU together, and the cluster has 6 CPU"):
-        one.crews_at_once([Resources(cpus=2)] * 4, at_most=9)
+        one.cohorts_at_once([Resources(cpus=2)] * 4, at_most=9)
     with pytest.raises(ClusterError, match=r"no node has 1 slow; .*: 2 CPU, 0 GPU, 3 fast$"):
-        Nodes({"CPU": 2.0, "memory": 9.0, "fast": 3.0}).crews_at_once(
+        Nodes({"CPU": 2.0, "memory": 9.0, "fast": 3.0}).cohorts_at_once(
             [Resources(custom={"slow": 1})], at_most=9
         )
     with pytest.raises(ClusterError, match=r"no node has 0\.001 CPU.*0 CPU"):
-        Nodes({"away": 1.0}).crews_at_once([Resources()], at_most=9)
+        Nodes({"away": 1.0}).cohorts_at_once([Resources()], at_most=9)
     two = Nodes({"CPU": 3.0}, {"CPU": 3.0})
     with pytest.raises(ClusterError, match=r"6 CPU together, .* has 6 CPU, on nodes with no room"):
-        two.crews_at_once([Resources(cpus=2)] * 3, at_most=9)
+        two.cohorts_at_once([Resources(cpus=2)] * 3, at_most=9)
 
 
 def test_versions_that_differ_are_named_with_both() -> None:

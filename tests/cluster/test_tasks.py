@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedhql.cluster.files import FileReceiver, Parcel
+from fedhql.cluster.file_transfer import FileReceiver, Parcel
 from fedhql.cluster.tasks import MOST_LOSSES, Lost, Task, _next, _Running
 from fedhql.errors import ClusterError, FedHQLError
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import Server
-from fedhql.experiments.arms import federates, settings_of_arm
-from fedhql.experiments.attackers import under_attack
-from fedhql.experiments.build import build_batch, build_cohort, build_server
-from fedhql.experiments.build_agent import build_agents
-from fedhql.experiments.grid_run import build_grid
-from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.settings import ExperimentSettings
+from fedhql.engines.attacked_cohort import under_attack
+from fedhql.engines.build import build_batch, build_cohort, build_server
+from fedhql.engines.build_agent import build_agents
+from fedhql.engines.grid_run import build_grid
+from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import Answers, Budget, Cohort, PooledAnswers
-from fedhql.results.run_directory import Cell
+from fedhql.settings.arms import federates, settings_of_arm
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[Any]
 PLENTY = 10**6  # of budget

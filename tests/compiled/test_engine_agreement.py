@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from fedhql.agents.dqn import revival
-from fedhql.experiments.grid_run import build_grid
-from fedhql.experiments.settings import ExperimentSettings, read_settings
+from fedhql.engines.grid_run import build_grid
 from fedhql.federation.attacks import ATTACKS
-from fedhql.results.run_directory import Cell
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell
 from tests.compiled.both_engines import (
     PLENTY,
     Round,

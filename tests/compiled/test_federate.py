@@ -17,11 +17,10 @@ from fedhql.compiled import grid as grid_module
 from fedhql.compiled import server as server_module
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers, Outcome
+from fedhql.engines.attacked_cohort import under_attack
 from fedhql.environments.lanes import TwinLanes, begin_episodes
 from fedhql.environments.twin_batch import TwinBatch
 from fedhql.errors import NoUsableAnswers
-from fedhql.experiments.attackers import under_attack
-from fedhql.experiments.settings import AttackSettings
 from fedhql.federation import (
     RULES,
     Budget,
@@ -31,6 +30,7 @@ from fedhql.federation import (
     rule_named,
 )
 from fedhql.federation.attacks import ATTACKS, attack_number
+from fedhql.settings.sections import AttackSettings
 from tests.agents.dqn.corridor import CORRIDOR, LIMIT, corridor
 
 DISCOUNT, PLENTY = 0.9, 10**6

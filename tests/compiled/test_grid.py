@@ -16,9 +16,9 @@ from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
+from fedhql.engines.evaluation import evaluate
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twin_batch import TwinBatch
-from fedhql.experiments.evaluation import evaluate
 from fedhql.federation import InProcessCohort
 from tests.agents.dqn.corridor import CORRIDOR
 

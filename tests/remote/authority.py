@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fedhql.remote.authority import create_authority, issue, revoke
-from fedhql.remote.credentials import Credentials, load_credentials
+from fedhql.remote.identity.authority import create_authority, issue, revoke
+from fedhql.remote.identity.credentials import Credentials, load_credentials
 
 
 class Authority:

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from fedhql.contract import BlackBoxAgent
-from fedhql.experiments.serve import Service
-from fedhql.experiments.served import open_home, read_served_settings, task_of
-from fedhql.remote.credentials import Credentials
-from fedhql.remote.gate import Gate
-from fedhql.remote.hub import Hub
-from fedhql.remote.journal import Journal, MemberRecord
-from fedhql.remote.member import Member
+from fedhql.remote.identity.credentials import Credentials
+from fedhql.remote.member.member import Member
+from fedhql.remote.server.journal import Journal, MemberRecord
+from fedhql.remote.server.listener import Listener
+from fedhql.remote.server.roster import Roster
 from fedhql.remote.wire_pb2 import Task
+from fedhql.service.home import open_home, task_of
+from fedhql.service.rounds import Service
+from fedhql.settings.served import read_served_settings
 from tests.remote.recording import Recorder, fingerprints, improvements_of, learned_of, told
 
 PATIENCE_SECONDS = 60.0
@@ -67,8 +68,8 @@ class Server:
     """One life of a server."""
 
     home: Path
-    hub: Hub
-    gate: Gate
+    roster: Roster
+    listener: Listener
     service: Service
     port: int
     task: Task
@@ -87,10 +88,10 @@ class Server:
 
     async def die(self) -> None:
         """As if it were killed: its members hear nothing more, and it writes nothing more."""
-        await self.gate.close(0)
-        self.hub.stop()
+        await self.listener.close(0)
+        self.roster.stop()
         await asyncio.wait([self.work])
-        self.hub.journal.close()
+        self.roster.journal.close()
 
 
 async def until(reached: Callable[[], bool], *unless: "asyncio.Future[Any]") -> None:
@@ -120,18 +121,20 @@ async def serving(
     kept, federation = open_home(home, settings)
     kept.close()
     task = task_of(settings)
-    hub = Hub(
+    roster = Roster(
         settings.service,
         journal(home / "journal.sqlite"),
         action_count=task.actions,
         env_steps_per_member=settings.budget.env_steps_per_agent,
         secure_value_bound=settings.secure_value_bound,
     )
-    service = Service(settings, home, hub, asyncio.get_running_loop(), actions=task.actions)
-    gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
-    bound = await gate.open(f"127.0.0.1:{port}")
+    service = Service(settings, home, roster, asyncio.get_running_loop(), actions=task.actions)
+    listener = Listener(
+        roster, federation=federation, task=task, credentials=credentials, revoked=revoked
+    )
+    bound = await listener.open(f"127.0.0.1:{port}")
     work = asyncio.ensure_future(asyncio.to_thread(service.run))
-    server = Server(home, hub, gate, service, bound, task, federation, work)
+    server = Server(home, roster, listener, service, bound, task, federation, work)
     try:
         yield server
     finally:

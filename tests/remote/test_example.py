@@ -19,8 +19,8 @@ from examples.remote.run import AGENTS
 from examples.remote.torch_agent import TorchAgent
 from fedhql import BlackBoxAgent
 from fedhql.contract import Checkpointable
-from fedhql.experiments.served import read_served_settings
-from fedhql.results.files import locked
+from fedhql.settings.served import read_served_settings
+from fedhql.storage.files import locked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "remote"
 PATIENCE_SECONDS = 280.0

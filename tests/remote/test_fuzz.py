@@ -181,7 +181,7 @@ async def too_large_messages(server: Server, draw: random.Random) -> None:
 
 
 def _told(server: Server, *words: str) -> bool:
-    return any(all(word in event.text for word in words) for event in server.hub.events)
+    return any(all(word in event.text for word in words) for event in server.roster.events)
 
 
 async def many_that_come_and_go(server: Server, draw: random.Random) -> None:
@@ -219,7 +219,7 @@ def test_a_server_under_attack(
         ):
             members.join("ann", Recorder(0, learn_seconds=0.02))
             members.join("bob", Recorder(1, learn_seconds=0.02))
-            await server.reach(lambda: server.hub.improvements >= 3)
+            await server.reach(lambda: server.roster.improvements >= 3)
             await asyncio.wait_for(attack(server, random.Random(7)), 30)
             await server.finish()
             await members.finish()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fedhql.experiments.seeds import Stream, seeds_for
+from fedhql.engines.seeds import Stream, seeds_for
 from tests.cli.running import FEDHQL, succeed, write_file
 
 RECORDS = ("evaluations.csv", "federation.csv")

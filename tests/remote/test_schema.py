@@ -19,8 +19,8 @@ from fedhql.agents.settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import make_environment
-from fedhql.remote import member as member_side
 from fedhql.remote import wire_pb2
+from fedhql.remote.member import member as member_side
 from fedhql.remote.wire import JOIN, SERVICE, key_of, unpack
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Order, Tensor
 from tests.remote.federating import members_of, serving
@@ -300,7 +300,7 @@ async def federate(directory: Path, agents: dict[str, Watched]) -> tuple[int, in
                 members.join(name, agent)
             await members.finish()
             await server.finish()
-        return server.hub.improvements, server.hub.latencies.status().count
+        return server.roster.improvements, server.roster.latencies.status().count
 
 
 @pytest.fixture(params=["north", "south"])

@@ -11,26 +11,23 @@ import numpy as np
 import pytest
 
 from fedhql.contract import BlackBoxAgent, States, Values
+from fedhql.engines.build import as_asked, build_batch, build_cohort, build_server
+from fedhql.engines.build_agent import build_agents
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.errors import MemberRefused, SettingsError
-from fedhql.experiments.build import as_asked, build_batch, build_cohort, build_server
-from fedhql.experiments.build_agent import build_agents
-from fedhql.experiments.evaluation import evaluate
-from fedhql.experiments.seeds import Stream, seeds_for
-from fedhql.experiments.served import (
-    ROOM_BYTES,
-    ServedSettings,
-    open_home,
-    read_served_settings,
-    task_of,
-)
-from fedhql.experiments.settings import parse, read_settings
 from fedhql.federation import Budget, InProcessCohort
-from fedhql.remote import admission, keys, masking
-from fedhql.remote.credentials import Credentials
-from fedhql.remote.hub import Hub
-from fedhql.remote.session import Session
+from fedhql.remote.identity import masking_keys
+from fedhql.remote.identity.credentials import Credentials
+from fedhql.remote.member import masking
+from fedhql.remote.server import admission
+from fedhql.remote.server.roster import Roster
+from fedhql.remote.server.session import Session
 from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER, unpack
 from fedhql.remote.wire_pb2 import MaskingKey, Report
+from fedhql.service.home import ROOM_BYTES, open_home, task_of
+from fedhql.settings.experiment import parse, read_settings
+from fedhql.settings.served import ServedSettings, read_served_settings
 from tests.remote.authority import Authority
 from tests.remote.federating import (
     Server,
@@ -89,14 +86,14 @@ class Heard:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.arrays: list[Any] = []
-        report = Hub.report
+        report = Roster.report
 
-        def listen(hub: Hub, session: Session, message: Report) -> None:
+        def listen(roster: Roster, session: Session, message: Report) -> None:
             if message.HasField("values"):
                 self.arrays.append(unpack(message.values))
-            report(hub, session, message)
+            report(roster, session, message)
 
-        patch.setattr(Hub, "report", listen)
+        patch.setattr(Roster, "report", listen)
 
 
 async def federate(
@@ -118,7 +115,7 @@ async def federate(
             members.join(name, agent, credentials=make(name), secure_aggregation=masked)
         await members.finish()
         await server.finish()
-        return server.hub.improvements, server.hub.latencies.status().count
+        return server.roster.improvements, server.roster.latencies.status().count
 
 
 def rounds(home: Path) -> bytes:
@@ -203,12 +200,12 @@ def test_members_come_go_and_are_late(mode: str, budget: int, tmp_path: Path) ->
                 agent = Recorder(seed, learn_seconds=0.01)
                 members.join(name, agent, secure_aggregation=True)
             members.join(NAMES[3], slow, secure_aggregation=True)
-            await server.reach(lambda: server.hub.improvements >= 4)
+            await server.reach(lambda: server.roster.improvements >= 4)
             slow.answer_seconds = 0.5
-            await server.reach(lambda: server.hub.members[NAMES[3]].late_answers >= 1)
+            await server.reach(lambda: server.roster.members[NAMES[3]].late_answers >= 1)
             slow.answer_seconds = 0.0
-            at = server.hub.improvements
-            await server.reach(lambda: server.hub.improvements >= at + 4)
+            at = server.roster.improvements
+            await server.reach(lambda: server.roster.improvements >= at + 4)
             await members.leave(NAMES[0])
             members.join(NAMES[0], Recorder(0, learn_seconds=0.01), secure_aggregation=True)
             await server.finish()
@@ -275,7 +272,7 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
     other = authority.make(NAMES[1])
-    real = keys.masking_key
+    real = masking_keys.masking_key
 
     async def run() -> None:
         async with serving(tmp_path / "home", small(), credentials=shown) as server:
@@ -300,7 +297,7 @@ def test_of_a_key_only_what_was_checked_goes_on_to_the_others(
     """Or a member could have the server send them whatever it likes."""
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
-    real, made = keys.masking_key, list[MaskingKey]()
+    real, made = masking_keys.masking_key, list[MaskingKey]()
 
     def padded(name: str, public: bytes, credentials: Credentials | None) -> MaskingKey:
         made.append(real(name, public, credentials))
@@ -316,8 +313,8 @@ def test_of_a_key_only_what_was_checked_goes_on_to_the_others(
             members_of(tmp_path, server.address) as members,
         ):
             members.join(NAMES[0], credentials=own if tls else None, secure_aggregation=True)
-            await server.reach(lambda: NAMES[0] in server.hub.sessions)
-            kept = server.hub.sessions[NAMES[0]].masking_key
+            await server.reach(lambda: NAMES[0] in server.roster.sessions)
+            kept = server.roster.sessions[NAMES[0]].masking_key
             assert kept is not None
             assert kept.SerializeToString() == made[0].SerializeToString()
 
@@ -337,7 +334,7 @@ def test_who_has_a_certificate_that_expires_has_to_go_before(
             members_of(tmp_path, server.address) as members,
         ):
             joined = members.join(NAMES[0], credentials=own, secure_aggregation=True)
-            await server.reach(lambda: NAMES[0] in server.hub.sessions)
+            await server.reach(lambda: NAMES[0] in server.roster.sessions)
             monkeypatch.setattr(admission, "EXPIRY_MARGIN", timedelta(days=11))  # valid for 10
             with pytest.raises(MemberRefused, match="certificate of agent1 expires"):
                 await asyncio.wait_for(joined, 20)
@@ -377,7 +374,7 @@ def test_a_home_of_a_service_that_is_not_allowed_any_more_opens_with_one_that_is
 
 
 def test_room_for_everybodys_keys_beside_a_question() -> None:
-    room = MOST_BYTES_TO_A_MEMBER - ROOM_BYTES - len(NAMES) * keys.MOST_KEY_BYTES
+    room = MOST_BYTES_TO_A_MEMBER - ROOM_BYTES - len(NAMES) * masking_keys.MOST_KEY_BYTES
     most = room // (8 + 12 + 8)  # of FrozenLake's states: an improvement and a question
     for batch, fits in ((most, True), (most + 1, False)):
         overrides = [f"federation.query_batch={batch}"]

@@ -11,8 +11,8 @@ import tomli_w
 from numpy.typing import ArrayLike
 
 from fedhql.results.curves import Arms, Curve, Run
-from fedhql.results.records import EvaluationRow, RecordFile
-from fedhql.results.run_directory import Cell, RunDirectory
+from fedhql.storage.records import EvaluationRow, RecordFile
+from fedhql.storage.run_directory import Cell, RunDirectory
 
 BUDGET = 100
 PHASE = 5

@@ -7,7 +7,7 @@ import pytest
 from fedhql.errors import RunDirectoryError
 from fedhql.results.archive import write_archive
 from fedhql.results.load import load_run, load_runs
-from fedhql.results.run_directory import Cell
+from fedhql.storage.run_directory import Cell
 from tests.results.handmade import curve, run_of
 
 RUN = run_of(

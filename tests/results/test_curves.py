@@ -6,7 +6,7 @@ import pytest
 from fedhql.errors import RunDirectoryError
 from fedhql.results.curves import curves
 from fedhql.results.load import load_run
-from fedhql.results.run_directory import Cell
+from fedhql.storage.run_directory import Cell
 from tests.results.handmade import curve, rows_of, run_of, settings, write_run
 
 TWO_AGENTS = curve([10, 20, 40], [1, 3, 2], [6, 4, 8])

@@ -13,8 +13,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from fedhql.results.curves import Run
 from fedhql.results.report import write_report
-from fedhql.results.run_directory import Cell
 from fedhql.results.styles import styles
+from fedhql.storage.run_directory import Cell
 from tests.results.handmade import curve, learning_run, run_of
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")

@@ -25,7 +25,7 @@ def init(
 ) -> None:
     """Start an authority: once for each federation."""
     require_remote("fedhql certs")
-    from fedhql.remote.authority import create_authority
+    from fedhql.remote.identity.authority import create_authority
 
     create_authority(home, days=days, now=datetime.now(UTC))
     typer.echo(f"wrote {home / 'ca.crt'}, for everyone, and {home / 'ca.key'}, for nobody else")
@@ -53,7 +53,7 @@ def issue(
 ) -> None:
     """Make a certificate and a key for the server (with --host) or for a member (without)."""
     require_remote("fedhql certs")
-    from fedhql.remote import authority
+    from fedhql.remote.identity import authority
 
     made = authority.issue(
         home, name, days=days, hosts=host or (), renew=renew, now=datetime.now(UTC)
@@ -67,7 +67,7 @@ def issue(
 def revoke(name: Name, home: Home = Path("certs")) -> None:
     """Shut out whoever holds a certificate of NAME's, also one that was replaced."""
     require_remote("fedhql certs")
-    from fedhql.remote import authority
+    from fedhql.remote.identity import authority
 
     path = home / authority.REVOKED
     count = authority.revoke(home, name, now=datetime.now(UTC))
@@ -85,7 +85,7 @@ def revoke(name: Name, home: Home = Path("certs")) -> None:
 def list_(home: Home = Path("certs")) -> None:
     """List every certificate that was made here, and how long it is valid."""
     require_remote("fedhql certs")
-    from fedhql.remote.authority import issued
+    from fedhql.remote.identity.authority import issued
 
     now = datetime.now(UTC)
     made, unusable = issued(home)

@@ -12,10 +12,11 @@ import numpy as np
 import typer
 
 from fedhql.cluster.session import Cluster, connected
+from fedhql.engines.choice import RAY
+from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
-from fedhql.experiments.engine import RAY
-from fedhql.experiments.places import Here, Place
 from fedhql.results.curves import Run
+from fedhql.running.local_executor import LocalExecutor
 
 INTERRUPTED = 130
 
@@ -65,8 +66,8 @@ def working(
     engine: str,
     address: str | None,
     jobs: int | None,
-    on_ray: Callable[[Cluster], tuple[str, Place]],
-) -> Iterator[tuple[str, Place]]:
+    on_ray: Callable[[Cluster], tuple[str, Executor]],
+) -> Iterator[tuple[str, Executor]]:
     """What computes, and where, for as long as a command lasts."""
     if engine == RAY:
         with connected(address) as cluster:
@@ -74,7 +75,7 @@ def working(
     elif address is not None:
         raise SettingsError(f"--address {address} is for --engine ray")
     else:
-        yield engine, Here(jobs or cores())
+        yield engine, LocalExecutor(jobs or cores())
 
 
 def warnings_to_stderr() -> None:

@@ -18,10 +18,10 @@ from rich.progress import (
 from rich.table import Table
 
 from fedhql.cluster.mirror import Mirror
-from fedhql.experiments.books import Progress as CellProgress
+from fedhql.engines.cell_records import Progress as CellProgress
 from fedhql.results.curves import Run
-from fedhql.results.run_directory import Cell
 from fedhql.results.summary import AgentSummary, mean_over_agents, summarise
+from fedhql.storage.run_directory import Cell
 
 MOST_BARS = 12  # more would not fit a terminal
 

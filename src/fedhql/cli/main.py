@@ -24,24 +24,20 @@ from fedhql.cli.common import (
 from fedhql.cli.display import LiveDisplay, Mirrored, results_table
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
+from fedhql.engines.work import Executor
 from fedhql.errors import FedHQLError, SettingsError
-from fedhql.experiments.arms import require_arm
-from fedhql.experiments.on_ray import AgentsOnRay
-from fedhql.experiments.places import Place
-from fedhql.experiments.presets import preset_description, preset_names, preset_text
-from fedhql.experiments.processes import WorkerFailed
-from fedhql.experiments.run import run_experiment
-from fedhql.experiments.settings import (
-    ExperimentSettings,
-    read_settings,
-    read_settings_file,
-    with_backbone,
-)
 from fedhql.federation.attacks import ATTACKS
-from fedhql.results.arms import FEDHQL, INDEPENDENT
 from fedhql.results.load import load_run
-from fedhql.results.run_directory import RunDirectory
-from fedhql.results.tensorboard import require_tensorboard
+from fedhql.running.ray_executors import RayActorExecutor
+from fedhql.running.run import run_experiment
+from fedhql.running.worker_processes import WorkerFailed
+from fedhql.settings.arms import require_arm
+from fedhql.settings.experiment import read_settings, read_settings_file, with_backbone
+from fedhql.settings.presets import preset_description, preset_names, preset_text
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
+from fedhql.storage.run_directory import RunDirectory
+from fedhql.storage.tensorboard import require_tensorboard
 
 app = typer.Typer(
     help="Federated heterogeneous Q-learning: black-box agents learn from each other's values.",
@@ -185,8 +181,8 @@ def run(
         require_tensorboard()
     console = Console()
 
-    def agents_on(cluster: Cluster) -> tuple[str, Place]:
-        return "messages", AgentsOnRay(cluster, jobs or cores())
+    def agents_on(cluster: Cluster) -> tuple[str, Executor]:
+        return "messages", RayActorExecutor(cluster, jobs or cores())
 
     with local_directory(out, time.monotonic) as (path, mirror):
         directory = RunDirectory(path)
@@ -196,7 +192,7 @@ def run(
         try:
             with (
                 LiveDisplay(console) as display,
-                working(engine, address, jobs, agents_on) as (how, place),
+                working(engine, address, jobs, agents_on) as (how, executor),
             ):
                 # Inside, so that warnings go above the bars and not through them.
                 warnings_to_stderr()
@@ -207,7 +203,7 @@ def run(
                     seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
                     engine=how,
                     resume=resume,
-                    place=place,
+                    executor=executor,
                     tensorboard=tensorboard,
                     command=sys.argv,
                     started=datetime.now(UTC),

@@ -18,11 +18,11 @@ import typer
 
 from fedhql.cli.common import INTERRUPTED, fail
 from fedhql.errors import MemberRefused, MissingExtra, SettingsError
-from fedhql.remote.observation import printable
-from fedhql.results.files import locked
+from fedhql.remote.server.status import printable
+from fedhql.storage.files import locked
 
 if TYPE_CHECKING:
-    from fedhql.remote.credentials import Credentials
+    from fedhql.remote.identity.credentials import Credentials
 
 Insecure = Annotated[
     bool,
@@ -67,14 +67,14 @@ def serve(
     Killed or stopped, the same command goes on from the last finished step.
     """
     require_remote("fedhql serve")
-    from fedhql.experiments.served import read_served_settings
-    from fedhql.experiments.settings import read_file
+    from fedhql.settings.experiment import read_file
+    from fedhql.settings.served import read_served_settings
 
     _address(listen, "--listen")
     chosen = read_file(file, settings or [], read_served_settings)
     shown = None if insecure else _credentials(certs, name)
     if shown is not None:
-        from fedhql.remote.credentials import require_server
+        from fedhql.remote.identity.credentials import require_server
 
         require_server(shown)
     _log_to_stderr(log_json)
@@ -93,18 +93,18 @@ async def _serve(
     http: str | None,
     released: list[str],
 ) -> None:
-    from fedhql.experiments.serve import Service
-    from fedhql.experiments.served import open_home, task_of
-    from fedhql.remote.gate import Gate
-    from fedhql.remote.hub import Hub
-    from fedhql.remote.observation import Observation
+    from fedhql.remote.server.listener import Listener
+    from fedhql.remote.server.roster import Roster
+    from fedhql.service.home import open_home, task_of
+    from fedhql.service.rounds import Service
+    from fedhql.service.status_page import Observation
 
     loop, log = asyncio.get_running_loop(), logging.getLogger("fedhql")
     task = task_of(settings)
     async with AsyncExitStack() as stack:  # whatever fails, what was opened before is closed
         journal, federation = open_home(home, settings)
         stack.callback(journal.close)
-        hub = Hub(
+        roster = Roster(
             settings.service,
             journal,
             action_count=task.actions,
@@ -112,22 +112,24 @@ async def _serve(
             secure_value_bound=settings.secure_value_bound,
         )
         for member in released:
-            if member not in hub.members:
+            if member not in roster.members:
                 raise SettingsError(
-                    f"--release {member}: allowed: {', '.join(hub.members) or 'nobody'}"
+                    f"--release {member}: allowed: {', '.join(roster.members) or 'nobody'}"
                 )
-            hub.release(member)
+            roster.release(member)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, hub.stop)
-        service = Service(settings, home, hub, loop, actions=task.actions)
+            loop.add_signal_handler(number, roster.stop)
+        service = Service(settings, home, roster, loop, actions=task.actions)
         if http is not None:  # before any member comes in
             host, http_port = _address(http, "--http")
             page = Observation(lambda: service.status(federation), host, http_port)
             stack.callback(page.close)
             log.info("status page: http://%s:%d/", host, page.port)
-        gate = Gate(hub, federation=federation, task=task, credentials=credentials, revoked=revoked)
-        stack.push_async_callback(gate.close)
-        port = await gate.open(listen)
+        listener = Listener(
+            roster, federation=federation, task=task, credentials=credentials, revoked=revoked
+        )
+        stack.push_async_callback(listener.close)
+        port = await listener.open(listen)
         log.info(
             "federation %s listens on port %d, %s",
             federation, port, "mutual TLS" if credentials else "plaintext, this machine only",
@@ -179,14 +181,14 @@ def join(
     Killed or stopped, the same command goes on from the agent's last checkpoint.
     """
     require_remote("fedhql join")
-    from fedhql.experiments.join import agent_builder, own_seed
-    from fedhql.remote.member import Member
+    from fedhql.remote.member.member import Member
+    from fedhql.service.member_agent import agent_builder, own_seed
 
     _address(address, "join")
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)
     if insecure:
-        from fedhql.remote.gate import is_loopback
+        from fedhql.remote.server.listener import is_loopback
 
         if not is_loopback(address):
             raise SettingsError(f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])")
@@ -240,7 +242,7 @@ def _address(text: str, option: str) -> tuple[str, int]:
 
 
 def _credentials(home: Path, name: str) -> "Credentials":
-    from fedhql.remote.credentials import load_credentials
+    from fedhql.remote.identity.credentials import load_credentials
 
     return load_credentials(
         home / "ca.crt", home / f"{name}.crt", home / f"{name}.key", now=datetime.now(UTC)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhql.errors import SettingsError
-from fedhql.remote.observation import printable
+from fedhql.remote.server.status import printable
 
 EVENTS = 10  # the newest
 
@@ -46,7 +46,7 @@ def status(
 
 
 def _print_journal(console: Console, path: Path) -> None:
-    from fedhql.remote.journal import Journal
+    from fedhql.remote.server.journal import Journal
 
     if not path.exists():
         raise SettingsError(f"{path.parent} holds no federation: there is no {path.name}")

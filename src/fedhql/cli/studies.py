@@ -25,20 +25,20 @@ from fedhql.cli.common import (
 from fedhql.cli.display import LiveDisplay, Mirrored
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
+from fedhql.engines.choice import RAY
+from fedhql.engines.work import Executor
 from fedhql.errors import RunDirectoryError, SettingsError
-from fedhql.experiments.engine import RAY
-from fedhql.experiments.on_ray import OnRay
-from fedhql.experiments.places import Place
-from fedhql.experiments.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.results.archive import write_archive
 from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
-from fedhql.results.files import write_atomically
 from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import write_report
 from fedhql.results.statistics import PAPER_LEVEL
 from fedhql.results.tables import Table, welfare_table
+from fedhql.running.ray_executors import RayTaskExecutor
+from fedhql.running.suite import SUITES, SuiteRun, plan_suite, run_suite
+from fedhql.storage.files import write_atomically
 
 Level = Annotated[
     float, typer.Option(metavar="P", help="Of the bootstrap intervals; the paper's is 0.8.")
@@ -100,8 +100,8 @@ def suite(
     if engine == RAY and jobs is not None:
         raise SettingsError("--jobs is for this machine: on Ray the nodes' cores or GPUs decide")
 
-    def tasks_on(cluster: Cluster) -> tuple[str, Place]:
-        return "auto", OnRay(cluster, time.monotonic)
+    def tasks_on(cluster: Cluster) -> tuple[str, Executor]:
+        return "auto", RayTaskExecutor(cluster, time.monotonic)
 
     def draw_its_figures(finished: SuiteRun) -> None:
         if len(runs) > 1:  # else its figures are the report's, below
@@ -120,13 +120,13 @@ def suite(
         try:
             with (
                 LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
-                working(engine, address, jobs, tasks_on) as (how, place),
+                working(engine, address, jobs, tasks_on) as (how, executor),
             ):
                 warnings_to_stderr()
                 run_suite(
                     runs,
                     engine=how,
-                    place=place,
+                    executor=executor,
                     command=sys.argv,
                     started=datetime.now(UTC),
                     clock=time.monotonic,

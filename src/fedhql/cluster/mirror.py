@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedhql.cluster.files import MIN_PAUSE_SECONDS, SHARE_OF_RUN, scratch, signatures
+from fedhql.cluster.file_transfer import MIN_PAUSE_SECONDS, SHARE_OF_RUN, scratch, signatures
 from fedhql.errors import MissingExtra, RunDirectoryError
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhql.cluster.files import scratch
-from fedhql.cluster.places import Amounts, crews_that_fit, fits, places_for
+from fedhql.cluster.file_transfer import scratch
+from fedhql.cluster.placement import Amounts, bundles_for, cohorts_that_fit, fits
 from fedhql.cluster.resources import Resources, in_words
 from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
@@ -55,7 +55,7 @@ class Cluster:
         cpus, gpus = int(self.total("CPU")), int(self.total("GPU"))
         return {"nodes": len(self.nodes()), "cpus": cpus, "gpus": gpus}
 
-    def crews_at_once(self, agents: Sequence[Resources], at_most: int) -> int:
+    def cohorts_at_once(self, agents: Sequence[Resources], at_most: int) -> int:
         """How many cells' agents fit side by side; an error if not even one cell's do."""
         nodes = self.nodes()
         for number, agent in enumerate(agents, start=1):
@@ -64,17 +64,17 @@ class Cluster:
                     f"agents.{number}.resources: no node has {in_words(agent.reserved())}; the "
                     f"largest there are: {in_words(_largest(nodes))}"
                 )
-        places, _ = places_for(agents, nodes)
-        crews = crews_that_fit(places, nodes, at_most)
-        if not crews:
-            wanted = _sums(places)
+        bundles, _ = bundles_for(agents, nodes)
+        cohorts = cohorts_that_fit(bundles, nodes, at_most)
+        if not cohorts:
+            wanted = _sums(bundles)
             there = {name: amount for name, amount in _sums(nodes).items() if name in wanted}
             raise ClusterError(
                 f"the agents ask for {in_words(wanted)} together, and the cluster has "
                 f"{in_words(there)}, on nodes with no room for all of them at once; add nodes, or "
                 "ask for less in agents.resources"
             )
-        return crews
+        return cohorts
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from fedhql.cluster.files import FileReceiver, Parcel, files_below
+from fedhql.cluster.file_transfer import FileReceiver, Parcel, files_below
 from fedhql.cluster.versions import require_versions
 from fedhql.errors import ClusterError, FedHQLError
 

@@ -17,7 +17,7 @@ from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.population import Dqn, advance
-from fedhql.compiled.cohort import Learners, Members, cohort_numbers, form_cohort
+from fedhql.compiled.compiled_cohort import Learners, Members, cohort_numbers, form_cohort
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 

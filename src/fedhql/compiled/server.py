@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedhql.agents.dqn.numbers import Numbers
-from fedhql.compiled.cohort import CompiledCohort, Learners
+from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.pooling import bellman_weights, weights_among

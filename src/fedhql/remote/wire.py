@@ -1,5 +1,6 @@
 """Arrays as they cross the boundary, checked on arrival; nothing else does."""
 
+import hashlib
 import math
 from typing import Any
 
@@ -67,6 +68,17 @@ def pack_improvement(
         actions=pack(actions.astype(np.int64)),
         targets=pack(targets.astype(np.float32)),
     )
+
+
+def fingerprint(improvement: Improvement) -> int:
+    """By which both sides see that they speak of the same one; never 0.
+
+    The first 8 bytes of SHA-256 over number, states, actions, targets; the number as 8 bytes, the
+    others as they are sent, all little endian.
+    """
+    tensors = (improvement.states, improvement.actions, improvement.targets)
+    parts = (improvement.number.to_bytes(8, "little"), *(tensor.data for tensor in tensors))
+    return int.from_bytes(hashlib.sha256(b"".join(parts)).digest()[:8], "little") or 1
 
 
 def key_of(order: OrderId) -> tuple[int, int]:

@@ -15,8 +15,8 @@ import numpy as np
 import tomli_w
 
 from fedhql.results.curves import Arms, Curve, Floats, Run
-from fedhql.results.files import write_atomically
-from fedhql.results.run_directory import Cell
+from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import Cell
 
 CURVES, BEST_RETURNS = "curves.csv", "best_returns.csv"
 # A machine's name and a user's paths are nobody's business.

@@ -7,10 +7,10 @@ from io import StringIO
 
 import numpy as np
 
-from fedhql.results.arms import INDEPENDENT, changes, label, without_attack
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until
 from fedhql.results.tables import Table
+from fedhql.storage.arm_names import INDEPENDENT, changes, label, without_attack
 
 WITHSTOOD = 0.9  # of the clean performance
 Scores = dict[int, tuple[float, float]]  # seed -> max mean return and recent mean, over agents

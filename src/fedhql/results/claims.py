@@ -6,9 +6,9 @@ from statistics import fmean
 
 import numpy as np
 
-from fedhql.results.arms import INDEPENDENT
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until, sample_efficiency, welfare_of
+from fedhql.storage.arm_names import INDEPENDENT
 
 MET, NOT_MET, NOT_RUN = "met", "not met", "not run"
 CARTPOLE, LUNARLANDER = "CartPole-v1", "LunarLander-v3"

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.results.arms import label
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate
 from fedhql.results.statistics import probability_of_improvement
 from fedhql.results.tables import Table
+from fedhql.storage.arm_names import label
 
 
 def compare_tables(runs: Sequence[Run], rng: np.random.Generator, level: float) -> list[Table]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.arms import FEDHQL, INDEPENDENT, changes, label, order, without_attack
-from fedhql.results.records import EvaluationRow
-from fedhql.results.run_directory import Cell
+from fedhql.storage.arm_names import FEDHQL, INDEPENDENT, changes, label, order, without_attack
+from fedhql.storage.records import EvaluationRow
+from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[np.float64]
 PAPERS = {"rule": "mean-std", "broadcast": "chosen", "server_environments": "reset"}

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from fedhql.results.arms import INDEPENDENT
 from fedhql.results.attacks import AttackScore, attack_scores, row_names
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until, welfare_of
 from fedhql.results.statistics import PAPER_LEVEL, performance_profile
 from fedhql.results.styles import MEASURES, POINTS, Points, Style, mean_and_band, styles
+from fedhql.storage.arm_names import INDEPENDENT
 
 AGENTS_A_ROW = 5
 LEGEND_COLUMN, LEGEND_LETTER = 2.4, 0.1  # inches: the least, and of a longer label's letters

@@ -12,8 +12,8 @@ import numpy as np
 from fedhql.errors import RunDirectoryError
 from fedhql.results.archive import CURVES, read_best_returns, read_curves
 from fedhql.results.curves import Floats, Run, curves
-from fedhql.results.records import EvaluationRow, read_rows
-from fedhql.results.run_directory import RunDirectory
+from fedhql.storage.records import EvaluationRow, read_rows
+from fedhql.storage.run_directory import RunDirectory
 
 
 def load_run(path: Path | str) -> Run:

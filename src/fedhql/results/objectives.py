@@ -6,9 +6,9 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.arms import INDEPENDENT
 from fedhql.results.curves import Curve, Run
 from fedhql.results.statistics import PAPER_LEVEL, bootstrap_interval
+from fedhql.storage.arm_names import INDEPENDENT
 
 Floats = NDArray[np.float64]
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 1.0)  # of the budget

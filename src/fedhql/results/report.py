@@ -14,9 +14,9 @@ import tomli_w
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
-from fedhql.results.files import write_atomically
 from fedhql.results.styles import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
 from fedhql.results.tables import Table, claims_table, run_tables
+from fedhql.storage.files import write_atomically
 
 Panel = dict[str, Any]  # id, traces and layout of one plot
 

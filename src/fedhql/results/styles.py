@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.results.arms import INDEPENDENT
 from fedhql.results.curves import Curve, Floats, Run
 from fedhql.results.statistics import bootstrap_band
+from fedhql.storage.arm_names import INDEPENDENT
 
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
 INDEPENDENT_STYLE = ("#D55E00", "--")

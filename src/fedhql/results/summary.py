@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from fedhql.results.curves import Run
-from fedhql.results.files import write_atomically
 from fedhql.results.load import load_run
-from fedhql.results.run_directory import RunDirectory
+from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)

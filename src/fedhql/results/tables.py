@@ -6,7 +6,6 @@ from html import escape
 
 import numpy as np
 
-from fedhql.results.arms import INDEPENDENT
 from fedhql.results.claims import Verdict
 from fedhql.results.curves import Run
 from fedhql.results.objectives import (
@@ -16,8 +15,9 @@ from fedhql.results.objectives import (
     sample_efficiency,
     system_welfare,
 )
-from fedhql.results.run_directory import Cell
 from fedhql.results.statistics import interquartile_mean, probability_of_improvement
+from fedhql.storage.arm_names import INDEPENDENT
+from fedhql.storage.run_directory import Cell
 
 
 @dataclass(frozen=True)

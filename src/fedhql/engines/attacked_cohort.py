@@ -1,0 +1,51 @@
+"""Attackers in a cohort: the server hears lies, and everything else is as it was."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedhql.contract import Actions, States, Values
+from fedhql.federation import Answers, Cohort
+from fedhql.federation.attacks import attack_number, attacked
+from fedhql.federation.cohort import usable_answers
+from fedhql.settings.sections import AttackSettings
+
+
+def under_attack(cohort: Cohort, attack: AttackSettings) -> Cohort:
+    """The cohort as the server meets it."""
+    return AttackedCohort(cohort, attack) if attack.attackers else cohort
+
+
+class AttackedCohort:
+    """Any cohort, whose last agents lie when the server asks. They are evaluated honestly."""
+
+    def __init__(self, cohort: Cohort, attack: AttackSettings) -> None:
+        self._cohort, self._attackers = cohort, attack.attackers
+        self._attack = attack_number(attack.name)
+        self._exchange = 0  # of the round
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._cohort.names
+
+    def self_learn(self, env_steps: int) -> None:
+        """What comes after it is a new round."""
+        self._cohort.self_learn(env_steps)
+        self._exchange = 0
+
+    def query(self, states: States) -> Answers:
+        answers = self._cohort.query_each([states] * len(self.names))
+        q_NBA = np.array(answers, dtype=np.float64)
+        usable_N = np.isfinite(q_NBA).all(axis=(1, 2))
+        said_NBA = attacked(q_NBA, self._attack, self._attackers, self._exchange, usable=usable_N)
+        self._exchange += 1
+        return usable_answers(list(said_NBA))
+
+    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
+        return self._cohort.query_each(states)
+
+    def improve(self, states: States, actions: Actions, targets: Values) -> None:
+        self._cohort.improve(states, actions, targets)
+
+    def close(self) -> None:
+        self._cohort.close()

@@ -1,0 +1,67 @@
+"""The best state of each agent, evaluated once more in fresh episodes.
+
+It was chosen for the highest of many noisy means, so that mean says more than the agent can.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedhql.agents.kinds import load_policy
+from fedhql.contract import Checkpointable, Exportable, States, Values
+from fedhql.engines.build import build_batch
+from fedhql.engines.build_agent import build_one_agent
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.make import make_environment
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+
+def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirectory) -> None:
+    """Write best_returns.json of a cell, for the agents whose best state can be played."""
+    names, episodes = settings.agent_names, settings.evaluation.best_episodes
+    if episodes == 0:
+        return
+    homes = {n: directory.agent(cell, name) / "best" for n, name in enumerate(names)}
+    policies = {
+        n: policy
+        for n, home in homes.items()
+        if home.exists() and (policy := _policy(settings, cell, n, home)) is not None
+    }
+    if not policies:
+        return
+    environments = build_batch(settings, len(policies) * episodes)
+    seeds_NE = np.stack([seeds_for(cell.seed, Stream.BEST, n, count=episodes) for n in policies])
+    returns_NE, _ = evaluate(
+        lambda states_N: [
+            policy(states)
+            for policy, states in zip(policies.values(), states_N, strict=True)
+            if len(states)  # nobody need expect an empty batch
+        ],
+        environments,
+        seeds_NE,
+        settings.evaluation.episode_step_limit,
+    )
+    environments.close()
+    means = {names[n]: float(of_E.mean()) for n, of_E in zip(policies, returns_NE, strict=True)}
+    write_atomically(directory.best_returns(cell), json.dumps(means, indent=2) + "\n")
+
+
+def _policy(
+    settings: ExperimentSettings, cell: Cell, n: int, home: Path
+) -> Callable[[States], Values] | None:
+    """None if only the agent's owner can read what it exported."""
+    env = make_environment(settings.environment.id, settings.environment.options)
+    policy = load_policy(settings.agents[n].kind, home, env.observation_space)
+    env.close()
+    if policy is not None:
+        return policy
+    agent = build_one_agent(settings, cell.seed, n)
+    if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
+        return None
+    agent.restore(home)
+    return agent.q_values

@@ -1,0 +1,171 @@
+"""One arm with one seed in the message engine: learn, evaluate, federate, checkpoint."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+from fedhql.engines.attacked_cohort import under_attack
+from fedhql.engines.best_states import evaluate_best
+from fedhql.engines.build import as_asked, build_batch, build_server, gather_here
+from fedhql.engines.cell_records import CellRecords, Progress
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.owned_cohort import Gather
+from fedhql.errors import AgentsLost
+from fedhql.federation import FederationServer
+from fedhql.settings.arms import federates, settings_of_arm
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.checkpoints import Checkpoints, latest_checkpoint
+from fedhql.storage.files import locked, whole_directory
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+log = logging.getLogger(__name__)
+
+MOST_LOSSES = 3  # of agents, without a checkpoint in between
+
+
+def finish_cell(
+    settings: ExperimentSettings,
+    cell: Cell,
+    directory: RunDirectory,
+    *,
+    report: Callable[[Progress], None],
+    clock: Callable[[], float],
+    tensorboard: bool,
+    gather: Gather = gather_here,
+) -> None:
+    """Run a cell, from its last checkpoint if it has one, until its budget is spent.
+
+    Agents that are lost on the way are gathered anew, all of them, at the last checkpoint.
+    """
+    # A worker that outlived its killed parent by a moment may hold the lock, and even finish.
+    with locked(directory.cell(cell), wait=True):
+        losses, lost_at = 0, None
+        while not directory.result(cell).exists():
+            try:
+                run = _CellRun(settings, cell, directory, report, clock, tensorboard, gather)
+                with closing(run):
+                    run.until_budget_is_spent()
+            except AgentsLost as error:
+                latest = latest_checkpoint(directory.checkpoints(cell))
+                losses, lost_at = losses + 1 if latest == lost_at else 1, latest
+                if losses == MOST_LOSSES:
+                    raise
+                since = f"goes on from {latest.name}" if latest else "begins again"
+                log.warning("%s: %s; it %s with new ones", cell, error, since)
+
+
+class _CellRun:
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        cell: Cell,
+        directory: RunDirectory,
+        report: Callable[[Progress], None],
+        clock: Callable[[], float],
+        tensorboard: bool,
+        gather: Gather,
+    ) -> None:
+        self._settings, self._cell, self._directory = settings, cell, directory
+        self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
+        checkpoint, state = self._checkpoints.latest(), None
+        self._owned = gather(settings, cell.seed, self._on_self_learned)
+        if checkpoint is not None:
+            state = json.loads((checkpoint / "cell.json").read_text())
+            self._checkpoints.seconds_spent = state["checkpoint_seconds"]
+            try:
+                self._owned.restore(checkpoint)
+            except AgentsLost:
+                self._owned.close()
+                raise
+        self._evaluation_environments = build_batch(
+            settings, len(settings.agents) * settings.evaluation.episodes
+        )
+        of_arm = settings_of_arm(settings, cell.arm)
+        self._cohort = under_attack(self._owned, of_arm.attack)
+        self._server: FederationServer | None = None
+        if federates(cell.arm):
+            self._carries_over = of_arm.federation.carry_over
+            self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
+            asked = as_asked(self._cohort, of_arm.federation)
+            self._server = build_server(of_arm, asked, self._server_environments)
+        self._records = CellRecords(
+            settings,
+            cell,
+            directory,
+            report=report,
+            clock=clock,
+            tensorboard=tensorboard,
+            state=state,
+        )
+        if self._server is not None:
+            self._server.refused = self._records.refused
+            if state is not None and "server_environments" in state:
+                self._server_environments.go_to(state["server_environments"])
+        self._learned_in_phase = 0
+
+    def until_budget_is_spent(self) -> None:
+        records = self._records
+        if records.round == 0:
+            self._checkpoint()
+        while env_steps := records.affordable_self_learning():
+            self._cohort.self_learn(env_steps)
+            self._learned_in_phase = 0
+            records.self_learned(env_steps)
+            self._evaluate()
+            if self._server is not None:
+                self._federate(self._server)
+            records.round += 1
+            if self._checkpoints.due():
+                self._checkpoint()
+        self._keep("last", range(len(self._settings.agents)))
+        evaluate_best(self._settings, self._cell, self._directory)
+        records.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
+        self._checkpoints.discard()
+
+    def close(self) -> None:
+        self._owned.close()
+        self._evaluation_environments.close()
+        if self._server is not None:
+            self._server_environments.close()
+        self._records.close()
+
+    def _on_self_learned(self, env_steps: int) -> None:
+        """One agent has; the budget is charged once all have."""
+        self._learned_in_phase += env_steps
+        self._records.tell(self._learned_in_phase / len(self._settings.agents))
+
+    def _evaluate(self) -> None:
+        returns_NE, lengths_NE = evaluate(
+            self._owned.query_each,
+            self._evaluation_environments,
+            self._records.evaluation_seeds(),
+            self._settings.evaluation.episode_step_limit,
+        )
+        improved = self._records.evaluated(returns_NE, lengths_NE, self._owned.diagnostics())
+        self._keep("best", improved)
+
+    def _federate(self, server: FederationServer) -> None:
+        seeds, budget = self._records.server_seeds(), self._records.budget
+        if len(seeds) <= budget.remaining_env_steps:  # else it does not pay for the first step
+            self._records.federated(*server.federate(budget, seeds.tolist()))
+
+    def _checkpoint(self) -> None:
+        """Whole or not at all. A cell with an agent that cannot be saved resumes from its start."""
+        if not self._owned.can_be_saved:
+            return
+        with self._checkpoints.write(self._records.round) as directory:
+            self._owned.save(directory)
+            state = self._records.state()
+            state["checkpoint_seconds"] = self._checkpoints.seconds_spent
+            if self._server is not None and self._carries_over:
+                state["server_environments"] = self._server_environments.position()
+            (directory / "cell.json").write_text(json.dumps(state))
+
+    def _keep(self, which: str, agents: Iterable[int]) -> None:
+        """Export those agents, or save them whole if they know nothing smaller."""
+        for n in agents:
+            home = self._directory.agent(self._cell, self._owned.names[n])
+            if self._owned.can_be_kept(n):
+                with whole_directory(home / which) as directory:
+                    self._owned.keep(n, directory)

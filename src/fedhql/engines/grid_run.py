@@ -1,0 +1,298 @@
+"""Cells as lanes of one compiled grid: the same rows, checkpoints and files as cell by cell."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.agents.dqn.agent import export_policy
+from fedhql.agents.dqn.network import Network
+from fedhql.agents.settings import DqnSettings
+from fedhql.compiled.grid import Grid
+from fedhql.compiled.server import ArmNumbers
+from fedhql.engines.best_states import evaluate_best
+from fedhql.engines.cell_records import CellRecords, Progress
+from fedhql.engines.grid_plan import read_states
+from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.lanes import Lanes, TwinLanes
+from fedhql.environments.twins import twin_of
+from fedhql.errors import NoUsableAnswers
+from fedhql.federation import RoundFigures
+from fedhql.federation.attacks import attack_number
+from fedhql.settings.arms import federates, settings_of_arm
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.checkpoints import Checkpoints
+from fedhql.storage.files import locked, whole_directory
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+log = logging.getLogger(__name__)
+
+Policy = tuple[Network, NDArray[np.float32]]
+
+
+def finish_grid(
+    settings: ExperimentSettings,
+    cells: Sequence[Cell],
+    directory: RunDirectory,
+    home: Path,
+    *,
+    report: Callable[[Progress], None],
+    clock: Callable[[], float],
+    tensorboard: bool,
+) -> None:
+    """Run cells side by side, from the checkpoint in `home` if there is one, to their ends."""
+    with locked(home, wait=True):
+        if all(directory.result(cell).exists() for cell in cells):
+            return
+        with closing(_GridRun(settings, cells, directory, home, report, clock, tensorboard)) as run:
+            run.until_budgets_are_spent()
+
+
+class _GridRun:
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        cells: Sequence[Cell],
+        directory: RunDirectory,
+        home: Path,
+        report: Callable[[Progress], None],
+        clock: Callable[[], float],
+        tensorboard: bool,
+    ) -> None:
+        self._settings, self._directory = settings, directory
+        self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # those first
+        self._federated = sum(federates(cell.arm) for cell in cells)
+        self._checkpoints = Checkpoints(home, clock)
+        checkpoint = self._checkpoints.latest()
+        states = read_states(checkpoint) if checkpoint else {}
+        # A grid keeps the shape it began with, also where it goes on on another kind of device.
+        self._pad: bool = states.get("padded", jax.default_backend() != "cpu")
+        self._grid = build_grid(
+            settings,
+            self._cells,
+            self._on_self_learned,
+            pad=self._pad,
+            backwards=int(home.name) % 2 == 1,
+        )
+        self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
+        self._learned_in_phase = 0.0
+        if checkpoint is not None:
+            self._checkpoints.seconds_spent = states["checkpoint_seconds"]
+            self._grid.restore(checkpoint)
+        self._open = ExitStack()
+        self._records = [
+            self._open.enter_context(
+                closing(
+                    CellRecords(
+                        settings,
+                        cell,
+                        directory,
+                        report=report,
+                        clock=clock,
+                        tensorboard=tensorboard,
+                        state=states["cells"][str(cell)] if states else None,
+                    )
+                )
+            )
+            for cell in self._cells
+        ]
+
+    def until_budgets_are_spent(self) -> None:
+        if self._grid.env_steps == 0:
+            self._checkpoint()
+        while running := self._running_lanes():
+            self._self_learn(running)
+            self._evaluate(running)
+            self._federate(running)
+            for lane in running:
+                self._records[lane].round += 1
+            self._finish(sorted({*running} - {*self._running_lanes()}))
+            if self._checkpoints.due():
+                self._checkpoint()
+        self._checkpoints.discard()
+
+    def _running_lanes(self) -> list[int]:
+        return [n for n, records in enumerate(self._records) if records.affordable_self_learning()]
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _self_learn(self, running: Sequence[int]) -> None:
+        env_steps = np.array([records.affordable_self_learning() for records in self._records])
+        self._running = running
+        self._grid.self_learn(self._grid.env_steps + env_steps)
+        self._learned_in_phase = 0.0
+        for lane in running:
+            self._records[lane].self_learned(int(env_steps[lane]))
+
+    def _on_self_learned(self, agents: int, env_steps: int) -> None:
+        """Some agents have, in every lane; budgets are charged once all have."""
+        self._learned_in_phase += agents * env_steps / len(self._settings.agents)
+        for lane in self._running:
+            records = self._records[lane]
+            records.tell(min(self._learned_in_phase, records.affordable_self_learning()))
+
+    def _evaluate(self, running: Sequence[int]) -> None:
+        seeds_LNE = np.stack([records.evaluation_seeds() for records in self._records])
+        limit = self._settings.evaluation.episode_step_limit
+        returns_LNE, lengths_LNE = self._grid.evaluate(seeds_LNE, limit)
+        figures_LN = self._grid.diagnostics()
+        for lane in running:
+            records = self._records[lane]
+            steps = {"time/total_timesteps": float(records.budget.own_env_steps)}
+            diagnostics = [
+                {tag: float(of_LN[lane, n]) for tag, of_LN in figures_LN.items()} | steps
+                for n in range(len(self._settings.agents))
+            ]
+            for n in records.evaluated(returns_LNE[lane], lengths_LNE[lane], diagnostics):
+                self._best[lane, n] = self._grid.policy(lane, n)
+
+    def _federate(self, running: Sequence[int]) -> None:
+        """Lanes that cannot pay for a round's first step, or have ended, take no part."""
+        records_F = self._records[: self._federated]
+        batch = max((len(records.server_seeds()) for records in records_F), default=0)
+        remaining = [records.budget.remaining_env_steps for records in records_F]
+        affordable_F = np.array(
+            [
+                left if lane in running and len(records_F[lane].server_seeds()) <= left else 0
+                for lane, left in enumerate(remaining)
+            ]
+        )
+        if not affordable_F.any():
+            return
+        seeds_FB = np.zeros((self._federated, batch), dtype=np.uint32)
+        for lane, records in enumerate(records_F):
+            seeds = records.server_seeds()
+            seeds_FB[lane, : len(seeds)] = seeds
+        outcome = self._grid.federate(seeds_FB, affordable_F)
+        steps_F, sums, refused_FN, unanswered_F = (np.asarray(figure) for figure in outcome)
+        for lane in np.flatnonzero(affordable_F).tolist():
+            records = self._records[lane]
+            for name, count in zip(records.names, refused_FN[lane], strict=True):
+                if count and name not in records.refused:  # once an agent, as the message engine
+                    log.warning(
+                        "%s: %s answered with NaN or infinity and is left out of such exchanges",
+                        records.cell,
+                        name,
+                    )
+                if count:
+                    records.refused[name] += int(count)
+            if unanswered_F[lane]:
+                raise NoUsableAnswers(
+                    f"{records.cell}: no agent gave an answer that can be used (NaN or infinity)"
+                )
+            spread, td_error, loss = (
+                float(figure) for figure in sums[lane] / max(steps_F[lane], 1)
+            )
+            figures = RoundFigures(
+                server_env_steps=int(steps_F[lane]),
+                spread=spread,
+                td_error=td_error,
+                loss=loss,
+                refused_answers=int(refused_FN[lane].sum()),
+            )
+            budget = records.budget.after_server_steps(figures.server_env_steps)
+            records.federated(budget, figures)
+
+    def _finish(self, lanes: Sequence[int]) -> None:
+        for lane in lanes:
+            self._write_best(lane)
+            if self._directory.result(self._cells[lane]).exists():
+                continue
+            for n in range(len(self._settings.agents)):
+                self._export(lane, n, "last", self._grid.policy(lane, n))
+            evaluate_best(self._settings, self._cells[lane], self._directory)
+            self._records[lane].finish(checkpoint_seconds=self._checkpoints.seconds_spent)
+
+    def _checkpoint(self) -> None:
+        for lane in range(len(self._cells)):
+            self._write_best(lane)
+        number = max(records.round for records in self._records)
+        with self._checkpoints.write(number) as directory:
+            self._grid.save(directory)
+            content = {
+                "cells": {str(records.cell): records.state() for records in self._records},
+                "padded": self._pad,
+                "checkpoint_seconds": self._checkpoints.seconds_spent,
+            }
+            (directory / "grid.json").write_text(json.dumps(content))
+
+    def _write_best(self, lane: int) -> None:
+        for key in [key for key in self._best if key[0] == lane]:
+            self._export(*key, "best", self._best.pop(key))
+
+    def _export(self, lane: int, agent: int, which: str, policy: Policy) -> None:
+        name = self._settings.agent_names[agent]
+        home = self._directory.agent(self._cells[lane], name)
+        with whole_directory(home / which) as directory:
+            export_policy(directory, *policy)
+
+
+def _lanes(env_id: str) -> Lanes:
+    if (twin := twin_of(env_id)) is not None:
+        return TwinLanes(twin)
+    from fedhql.environments.envpool_lanes import EnvPoolLanes
+
+    return EnvPoolLanes(env_id)
+
+
+def _numbers(of_arm: ExperimentSettings, rules: Sequence[str]) -> dict[str, Any]:
+    """By the names of `ArmNumbers`, among others; None where a rule has no such number."""
+    federation, attack = of_arm.federation, of_arm.attack
+    return federation.model_dump() | {
+        "rule": rules.index(federation.rule),
+        "carry_over": federation.carry_over,
+        "attack": attack_number(attack.name),
+        "attackers": attack.attackers,
+    }
+
+
+def build_grid(
+    settings: ExperimentSettings,
+    cells: Sequence[Cell],
+    on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
+    *,
+    pad: bool = False,
+    backwards: bool = False,
+) -> Grid:
+    """Lanes in the cells' order, of which those that federate must come first."""
+    of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
+    federated = [s for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
+    rules = tuple(dict.fromkeys(s.federation.rule for s in federated))
+    arms = [_numbers(s, rules) for s in federated]
+    N = len(settings.agents)
+    return Grid(
+        [DqnSettings(**agent.options).config() for agent in settings.agents],
+        partial(_lanes, settings.environment.id),
+        np.array(
+            [
+                [seeds_for(cell.seed, Stream.AGENT, n, count=1)[0] for n in range(N)]
+                for cell in cells
+            ],
+            dtype=np.uint32,
+        ),
+        ArmNumbers(
+            *(
+                jnp.array([arm[field] or 0 for arm in arms], dtype=dtype)
+                for field, dtype in zip(ArmNumbers._fields, "fffffiii?ii", strict=True)
+            )
+        ),
+        rules=rules,
+        discount=settings.environment.discount,
+        phase_env_steps=min(
+            of_arms[0].federation.self_learning_env_steps, settings.budget.env_steps_per_agent
+        ),
+        budget_env_steps=settings.budget.env_steps_per_agent,
+        pad=pad,
+        all_actions=of_arms[0].federation.all_actions,
+        backwards=backwards,
+        on_self_learned=on_self_learned,
+    )

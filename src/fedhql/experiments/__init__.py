@@ -1,1 +1,0 @@
-"""Experiments: settings, presets, and running them."""

@@ -1,0 +1,184 @@
+"""A member's agent: the work it is ordered to do, and what of it must not be forgotten.
+
+Its state is saved together with the number of improvements that are in it, so that each is in it
+once, whatever is killed when.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable, Values
+from fedhql.federation.cohort import checked_answer
+from fedhql.remote.wire import WireError, fingerprint, unpack
+from fedhql.remote.wire_pb2 import Improvement, Learn, Order, Report, Task, Tensor, Welcome
+from fedhql.storage.checkpoints import Checkpoints
+from fedhql.storage.files import whole_directory, write_atomically
+
+log = logging.getLogger(__name__)
+LEDGER, IMPROVEMENTS = "member.json", "place.json"
+
+
+@dataclass
+class _Ledger:
+    """What must never be forgotten, whatever the agent forgets: work that was paid for."""
+
+    federation: str = ""
+    phase: int = 0
+    phase_env_steps: int = 0
+
+
+@dataclass
+class AppliedImprovements:
+    """Which improvements are in the agent; saved with it."""
+
+    applied: int = 0
+    skipped: int = 0
+    last: int = 0  # the last one's fingerprint; 0 if it was skipped, or is not ours to know
+
+
+class KeptAgent:
+    """In one federation, over all connections to it; built when its task is known."""
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        build: Callable[[Task], BlackBoxAgent],
+        clock: Callable[[], float],
+    ) -> None:
+        self._name, self._home, self._build = name, home, build
+        self._agent: BlackBoxAgent | None = None
+        self._keeps = False  # whether it can be saved
+        self._welcome = Welcome()
+        self._checkpoints = Checkpoints(home / "checkpoint", clock)
+        self._ledger, self.improvements = _Ledger(), AppliedImprovements()
+        if (path := home / LEDGER).exists():
+            self._ledger = _Ledger(**json.loads(path.read_text()))
+        latest = self._checkpoints.latest()
+        self._begun = latest is not None  # else it has nothing of the federation, or not any more
+        if latest is not None:
+            self.improvements = AppliedImprovements(
+                **json.loads((latest / IMPROVEMENTS).read_text())
+            )
+
+    @property
+    def federation(self) -> str:
+        """The one its home belongs to; "" before the first."""
+        return self._ledger.federation
+
+    @property
+    def goes_on_in(self) -> str:
+        """The same, or "" if it has to begin anew there."""
+        return self._ledger.federation if self._begun else ""
+
+    def begin(self, welcome: Welcome) -> None:
+        """Build it, or bring it back; on a later connection there is nothing to build."""
+        if self._agent is not None:
+            self._welcome.most_states = welcome.most_states  # a server's settings may change
+            return
+        self._welcome = welcome
+        if not self._begun:  # what was before is not ours
+            self.improvements.applied = welcome.improvements
+        task = welcome.task
+        agent = self._build(task)
+        latest = self._checkpoints.latest()
+        if latest is not None and isinstance(agent, Checkpointable):
+            agent.restore(latest)
+        states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
+        checked_answer(self._name, agent.q_values(states), 1, task.actions)
+        self._agent, self._keeps = agent, isinstance(agent, Checkpointable)
+        self._begun = True
+        if latest is None:  # so that its place is known from the start
+            self.checkpoint()
+        self._ledger.federation = welcome.federation
+        self._write_ledger()
+
+    def apply(self, order: Order) -> None:
+        """Each improvement once and in order; what cannot be had any more is skipped aloud."""
+        improvements = self.improvements
+        if order.skip_through > improvements.applied:
+            missed = order.skip_through - improvements.applied
+            log.warning("%s: %d improvements are lost to it", self._name, missed)
+            improvements.applied, improvements.skipped = (
+                order.skip_through,
+                improvements.skipped + missed,
+            )
+            improvements.last = 0
+        for improvement in order.improvements:
+            if improvement.number <= improvements.applied:
+                continue  # sent again by a server that could not know
+            if improvement.number != improvements.applied + 1:
+                raise WireError(f"improvement {improvement.number} after {improvements.applied}")
+            self._improve(improvement)
+            improvements.applied, improvements.last = improvement.number, fingerprint(improvement)
+
+    def _improve(self, improvement: Improvement) -> None:
+        assert self._agent is not None
+        task = self._welcome.task
+        B = self._require_batch(improvement.states.shape)
+        states = unpack(improvement.states, dtype=task.state_dtype, shape=(B, *task.state_shape))
+        actions = unpack(improvement.actions, dtype="int64", shape=(B,))
+        targets = unpack(improvement.targets, dtype="float32", shape=(B,))
+        if not np.isfinite(targets).all() or not ((actions >= 0) & (actions < task.actions)).all():
+            raise WireError(f"improvement {improvement.number} has impossible actions or targets")
+        self._agent.improve(states, actions, targets)
+
+    def q_values(self, packed_states: Tensor) -> Values:
+        assert self._agent is not None
+        task = self._welcome.task
+        B = self._require_batch(packed_states.shape)
+        states = unpack(packed_states, dtype=task.state_dtype, shape=(B, *task.state_shape))
+        return checked_answer(self._name, self._agent.q_values(states), B, task.actions)
+
+    def learn(self, learn: Learn) -> Report:
+        """One chunk of the phase, unless that phase is done."""
+        assert self._agent is not None
+        ledger = self._ledger
+        if learn.phase != ledger.phase:
+            ledger.phase, ledger.phase_env_steps = learn.phase, 0
+        steps = min(max(1, learn.chunk_env_steps), learn.env_steps - ledger.phase_env_steps)
+        if steps > 0:
+            self._agent.self_learn(steps)
+            ledger.phase_env_steps += steps
+            self._write_ledger()
+        return Report(phase=ledger.phase, phase_env_steps=ledger.phase_env_steps)
+
+    def _require_batch(self, shape: Any) -> int:
+        if not shape or not 0 < shape[0] <= self._welcome.most_states:
+            raise WireError(
+                f"a batch of {list(shape)[:1]}, agreed: 1 to {self._welcome.most_states}"
+            )
+        return int(shape[0])
+
+    def _write_ledger(self) -> None:
+        write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
+
+    def checkpoint_if_due(self) -> None:
+        if self._keeps and self._checkpoints.due():
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        if isinstance(self._agent, Checkpointable):
+            # A number of its own each time: a directory cannot be replaced in one step.
+            latest = self._checkpoints.latest()
+            number = 0 if latest is None else int(latest.name.removeprefix("round-")) + 1
+            with self._checkpoints.write(number) as directory:
+                self._agent.save(directory)
+                (directory / IMPROVEMENTS).write_text(json.dumps(asdict(self.improvements)))
+
+    def save_last(self) -> None:
+        """All of it, to go on from; and what its owner keeps of a trained agent."""
+        self.checkpoint()
+        if isinstance(self._agent, Exportable):
+            with whole_directory(self._home / "last") as directory:
+                self._agent.export(directory)
+
+    def close(self) -> None:
+        if isinstance(self._agent, Closable):
+            self._agent.close()

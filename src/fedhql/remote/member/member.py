@@ -1,0 +1,259 @@
+"""An owner's side of the wire: a private agent, and a connection that is mended whenever it breaks.
+
+The agent works in the main thread, and while it works nothing else does here; gRPC's own threads
+keep the connection alive meanwhile.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from fedhql.contract import BlackBoxAgent
+from fedhql.errors import FedHQLError, MemberRefused, SpacesDiffer
+from fedhql.remote.identity.credentials import Credentials, channel_credentials
+from fedhql.remote.identity.handshake import explained
+from fedhql.remote.member.kept_agent import KeptAgent
+from fedhql.remote.member.masking import Masking
+from fedhql.remote.wire import (
+    MOST_BYTES_TO_A_MEMBER,
+    PROTOCOL,
+    WireError,
+    channel_options,
+    join_method,
+    pack,
+)
+from fedhql.remote.wire_pb2 import FromMember, Goodbye, Hello, Order, Report, Task, Welcome
+
+log = logging.getLogger(__name__)
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
+KEEPALIVE_SECONDS = 20.0
+GOODBYE_SECONDS = 2.0
+
+
+class _Over(Exception):
+    """The server has said that there is nothing more to do."""
+
+
+class Member:
+    """One agent in one federation."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        home: Path,
+        build: Callable[[Task], BlackBoxAgent],
+        *,
+        credentials: Credentials | None,
+        rng: random.Random,
+        clock: Callable[[], float],
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        secure_aggregation: bool = False,
+    ) -> None:
+        """With `secure_aggregation` no server gets an answer of it that is not masked."""
+        self._name, self._address, self._home = name, address, home
+        self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
+        self._agent = KeptAgent(name, home, build, clock)
+        self._welcomed = False
+        self._secure_aggregation = secure_aggregation
+        self._masking: Masking | None = None  # of this connection
+        self._stopping = False
+        self._stream: Any = None  # while there is one
+        self._writing = asyncio.Lock()
+        self._reading: asyncio.Future[Any] | None = None  # what comes while the agent learns
+
+    async def run(self) -> None:
+        """Until the server says it is over. Raises MemberRefused if it will not have us."""
+        # Apart, because a cancelled read would end the stream before we can say goodbye.
+        work = asyncio.ensure_future(self._work())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stopping = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS), self._writing:
+                    if self._stream is not None:
+                        goodbye = Goodbye(reason=Goodbye.STOPPED, detail="its owner stops it")
+                        await _say(self._stream, goodbye)
+                    work.cancel()
+            raise
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            if self._stopping and work.cancelled():  # else it may be in the middle of its work
+                self._agent.checkpoint()
+            self._agent.close()
+
+    async def _work(self) -> None:
+        """One connection after the other."""
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            try:
+                await self._session()
+            except _Over as end:
+                log.info("%s: %s", self._name, end)
+                return
+            except (grpc.aio.AioRpcError, _Disconnected) as error:
+                if self._stopping:  # it was we who ended it
+                    await asyncio.Future()  # until we are cancelled
+                why = await asyncio.to_thread(explained, error, self._address, self._credentials)
+                if self._welcomed:
+                    wait = FIRST_WAIT_SECONDS
+                pause = wait * self._rng.uniform(0.5, 1.0)
+                log.warning(
+                    "%s: no connection to %s (%s); again in %.1f s",
+                    self._name, self._address, why, pause,
+                )  # fmt: skip
+                await asyncio.sleep(pause)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+
+    async def _session(self) -> None:
+        """One connection, from Hello to its end."""
+        self._welcomed = False
+        async with self._channel() as channel:
+            stream = self._stream = join_method(channel)()
+            hello = Hello(
+                protocol=PROTOCOL,
+                name=self._name,
+                federation=self._agent.goes_on_in,
+                applied_improvements=self._agent.improvements.applied,
+                last_improvement=self._agent.improvements.last,
+            )
+            if self._secure_aggregation:
+                self._masking = Masking(self._name, self._credentials)
+                hello.masking_key.CopyFrom(self._masking.key)
+            try:
+                await stream.write(FromMember(hello=hello))
+                await self._converse(stream)
+            except asyncio.InvalidStateError as error:  # written to after it had ended
+                raise _Disconnected("it broke off") from error
+            except WireError as error:
+                await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500]))
+                raise MemberRefused(f"{self._address} sent what it should not: {error}") from error
+            finally:
+                self._stream = None
+                if self._reading is not None:  # which ends the stream, so last
+                    self._reading.cancel()
+                    await asyncio.gather(self._reading, return_exceptions=True)
+                    self._reading = None
+
+    async def _converse(self, stream: Any) -> None:
+        """Orders as they come; between them, the self-learning that was ordered."""
+        learn: Order | None = None
+        while True:
+            if learn is not None:
+                self._reading = self._reading or asyncio.ensure_future(stream.read())
+                await asyncio.sleep(0)  # so that it sees what has come
+                if not self._reading.done():
+                    learn = await self._learn_a_chunk(stream, learn)
+                    continue
+            message = await (self._reading or stream.read())
+            self._reading = None
+            if message is grpc.aio.EOF:
+                raise _Disconnected("the server closed it")
+            match message.WhichOneof("message"):
+                case "order":
+                    learn = await self._obey(stream, message.order, learn)
+                case "welcome":
+                    await self._welcomed_by(message.welcome, stream)
+                case "goodbye":
+                    if message.goodbye.reason == Goodbye.FINISHED:
+                        self._agent.save_last()
+                        await _say(stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved"))
+                    self._hear(message.goodbye)
+
+    def _channel(self) -> grpc.aio.Channel:
+        options = channel_options(
+            most_bytes=MOST_BYTES_TO_A_MEMBER, keepalive_seconds=self._keepalive
+        )
+        # Retries are ours, so that each connection begins with what we have now. A pool of its own:
+        # else gRPC may go on waiting, for longer and longer, since an older connection failed.
+        options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options)
+        return grpc.aio.secure_channel(
+            self._address, channel_credentials(self._credentials), options
+        )
+
+    async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
+        if self._agent.federation not in ("", welcome.federation):
+            raise MemberRefused(
+                f"{self._address} is federation {welcome.federation}, {self._home} belongs to "
+                f"{self._agent.federation}; a member needs a --home for each"
+            )
+        if self._masking is not None:
+            self._masking.begin(welcome)
+        try:
+            self._agent.begin(welcome)
+        except (FedHQLError, WireError) as error:
+            # Of what is wrong on this side alone the server need not know more.
+            ours = not isinstance(error, (SpacesDiffer, WireError))
+            detail = "its agent could not be built" if ours else str(error)[:500]
+            await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
+            raise MemberRefused(str(error)) from error
+        self._welcomed = True
+        log.info("%s: joined at improvement %d", self._name, self._agent.improvements.applied)
+
+    def _hear(self, goodbye: Goodbye) -> None:
+        match goodbye.reason:
+            case Goodbye.FINISHED:
+                raise _Over(goodbye.detail)
+            case Goodbye.REFUSED:
+                raise MemberRefused(f"{self._address} refuses {self._name}: {goodbye.detail}")
+            case Goodbye.REPLACED:
+                raise MemberRefused(f"another process has connected as {self._name}")
+        raise _Disconnected(goodbye.detail)
+
+    async def _obey(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
+        """What to learn from now on is given back: that is done chunk by chunk."""
+        if not self._welcomed:
+            raise WireError("an order before a welcome")
+        self._agent.apply(order)
+        match order.WhichOneof("work"):
+            case "learn":
+                return order
+            case "query":
+                await self._report(stream, self._answer(order))
+                return learn
+        await self._report(stream, Report(id=order.id))
+        return None
+
+    def _answer(self, order: Order) -> Report:
+        values = self._agent.q_values(order.query.states)
+        masking = self._masking
+        tensor = pack(values) if masking is None else masking.answer(order, values)
+        return Report(id=order.id, values=tensor)
+
+    async def _learn_a_chunk(self, stream: Any, order: Order) -> Order | None:
+        """None when the phase is done."""
+        report = self._agent.learn(order.learn)
+        report.id.CopyFrom(order.id)
+        await self._report(stream, report)
+        return order if report.phase_env_steps < order.learn.env_steps else None
+
+    async def _report(self, stream: Any, report: Report) -> None:
+        report.applied_improvements = self._agent.improvements.applied
+        report.skipped_improvements = self._agent.improvements.skipped
+        async with self._writing:
+            await stream.write(FromMember(report=report))
+        self._agent.checkpoint_if_due()
+
+
+class _Disconnected(Exception):
+    """A connection's end that a new one will mend."""
+
+
+async def _say(stream: Any, goodbye: Goodbye) -> None:
+    """And let the server hear it: whatever it has not read is lost when we end the stream."""
+    with suppress(
+        grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError
+    ):
+        await stream.write(FromMember(goodbye=goodbye))
+        await stream.done_writing()
+        await asyncio.wait_for(stream.code(), GOODBYE_SECONDS)

@@ -1,0 +1,196 @@
+"""What a server must not forget, in SQLite: after `kill -9` it goes on from its last step.
+
+Everything that belongs together is one transaction: a finished step is its improvement, where the
+server's environments stand after it, and what each member was charged for it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass, fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from fedhql.remote.server.status import Event, MemberStatus
+from fedhql.remote.wire_pb2 import Improvement
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (name TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS improvements (number INTEGER PRIMARY KEY, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, file TEXT NOT NULL, round INTEGER NOT NULL,
+                                 line TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, time TEXT NOT NULL, level TEXT NOT NULL,
+                                   text TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS rows_of_rounds ON rows (file, round);
+"""
+EVENTS_KEPT = 10_000
+
+
+@dataclass
+class MemberRecord:
+    """One member's account. It outlives every connection and every server process."""
+
+    name: str
+    number: int  # in the order they came
+    joined_at: int = 0  # improvements there were before it first came, which are not for it
+    own_env_steps: int = 0
+    share: str = "0"  # of the server's steps, an exact fraction
+    phase: int = 0  # of self-learning: the last that was ordered,
+    phase_size: int = 0  # its length,
+    phase_env_steps: int = 0  # and what the member has reported of it
+    applied_improvements: int = 0
+    skipped_improvements: int = 0
+    refused_answers: int = 0
+    refused_in_a_row: int = 0
+    late_answers: int = 0
+    connections: int = 0
+    best_mean_return: float | None = None
+    quarantined: str = ""  # why
+    finished: bool = False
+    parted: bool = False  # it has said that it has all it should
+
+    @property
+    def over(self) -> bool:
+        """It takes no more part."""
+        return self.finished or bool(self.quarantined)
+
+    def state(self, *, connected: bool | None = None) -> str:
+        """In a word; whether it is connected only its server knows."""
+        if self.quarantined:
+            return "quarantined"
+        if self.finished:
+            return "finished"
+        return {True: "connected", False: "away", None: "unknown"}[connected]
+
+    def status(self, *, connected: bool) -> MemberStatus:
+        return MemberStatus(
+            name=self.name,
+            state=self.state(connected=connected),
+            own_env_steps=self.own_env_steps,
+            consumed_env_steps=self.consumed,
+            applied_improvements=self.applied_improvements,
+            skipped_improvements=self.skipped_improvements,
+            refused_answers=self.refused_answers,
+            late_answers=self.late_answers,
+            reconnects=max(self.connections - 1, 0),
+        )
+
+    @property
+    def consumed(self) -> float:
+        """As `Budget.consumed_per_agent` has it."""
+        return self.own_env_steps + float(Fraction(self.share))
+
+    @property
+    def learning(self) -> bool:
+        return self.phase_env_steps < self.phase_size
+
+    def left(self, env_steps_per_member: int) -> Fraction:
+        """Of its budget, when the phase it is in will be over."""
+        ordered = self.own_env_steps + self.phase_size - self.phase_env_steps
+        return env_steps_per_member - ordered - Fraction(self.share)
+
+    def has_learned(self, phase: int, phase_env_steps: int) -> bool:
+        """Whether that is news. A report may come twice, or late; each step is charged once."""
+        done = min(phase_env_steps, self.phase_size)
+        if phase != self.phase or done <= self.phase_env_steps:
+            return False
+        self.own_env_steps += done - self.phase_env_steps
+        self.phase_env_steps = done
+        return True
+
+
+class Journal:
+    """One file, one writer. Not shared between threads."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Read only: for whoever looks on while the server runs, or after it has stopped."""
+        if read_only:
+            self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            return
+        self._database = sqlite3.connect(path, isolation_level=None)
+        # Full: what was sent to a member is on disk before it is sent, even if power fails.
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=FULL")
+        self._database.executescript(SCHEMA)
+
+    def fact(self, name: str) -> Any:
+        """None if it was never written."""
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def members(self) -> dict[str, MemberRecord]:
+        """By number; what another version has written besides is left out."""
+        found = self._database.execute("SELECT record FROM members").fetchall()
+        known = {field.name for field in fields(MemberRecord)}
+        records = [json.loads(text) for (text,) in found]
+        members = [MemberRecord(**{k: v for k, v in r.items() if k in known}) for r in records]
+        return {member.name: member for member in sorted(members, key=lambda m: m.number)}
+
+    def improvements(self) -> list[Improvement]:
+        found = self._database.execute("SELECT message FROM improvements ORDER BY number")
+        return [Improvement.FromString(message) for (message,) in found]
+
+    def events(self, count: int) -> list[Event]:
+        """Newest first."""
+        query = "SELECT time, level, text FROM events ORDER BY id DESC LIMIT ?"
+        return [Event(*row) for row in self._database.execute(query, (count,))]
+
+    def lines(self, file: str, from_round: int = 0) -> list[str]:
+        query = "SELECT line FROM rows WHERE file = ? AND round >= ? ORDER BY id"
+        return [line for (line,) in self._database.execute(query, (file, from_round))]
+
+    def write(
+        self,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        members: Iterable[MemberRecord] = (),
+        improvement: Improvement | None = None,
+        kept_from: int = 0,
+        rows: tuple[str, int, Sequence[str]] | None = None,
+        event: Event | None = None,
+    ) -> None:
+        """All or nothing. `rows`: a file's name, the round they are of, and the lines.
+
+        `kept_from`: improvements before that one are no longer needed.
+        """
+        execute = self._database.execute
+        with _transaction(self._database):
+            for name, value in (facts or {}).items():
+                execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+            for member in members:
+                record = json.dumps(asdict(member))
+                execute("INSERT OR REPLACE INTO members VALUES (?, ?)", (member.name, record))
+            if improvement is not None:
+                message = improvement.SerializeToString()
+                execute("INSERT INTO improvements VALUES (?, ?)", (improvement.number, message))
+                execute("DELETE FROM improvements WHERE number < ?", (kept_from,))
+            if rows is not None:
+                file, of_round, lines = rows
+                # A round that was begun again before it was finished writes them again.
+                execute("DELETE FROM rows WHERE file = ? AND round >= ?", (file, of_round))
+                for line in lines:
+                    execute(
+                        "INSERT INTO rows (file, round, line) VALUES (?, ?, ?)",
+                        (file, of_round, line),
+                    )
+            if event is not None:
+                insert = "INSERT INTO events (time, level, text) VALUES (?, ?, ?)"
+                last = execute(insert, astuple(event)).lastrowid
+                execute("DELETE FROM events WHERE id <= ?", ((last or 0) - EVENTS_KEPT,))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")

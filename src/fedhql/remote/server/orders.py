@@ -1,0 +1,65 @@
+"""What members are sent to do.
+
+Each order has an identity. Whatever a member lacks of the improvements goes out with its next one,
+so that catching up needs no conversation of its own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedhql.remote.server.catch_up import CatchUpWindow
+from fedhql.remote.server.exchange import Exchange
+from fedhql.remote.server.journal import MemberRecord
+from fedhql.remote.server.session import Session
+from fedhql.remote.wire import pack
+from fedhql.remote.wire_pb2 import FromServer, Learn, Order, OrderId
+
+
+class Orders:
+    """Of one life of the server, its epoch: so no identity comes twice."""
+
+    def __init__(self, epoch: int, window: CatchUpWindow) -> None:
+        self.epoch, self._window = epoch, window
+        self._last_number = 0
+
+    def next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def send_improvements(self, session: Session) -> None:
+        """And nothing else to do."""
+        session.send(FromServer(order=self._next_order(session)))
+
+    def send_learning(self, session: Session, member: MemberRecord, chunk_env_steps: int) -> None:
+        """The phase that its account says."""
+        order = self._next_order(session)
+        order.learn.CopyFrom(
+            Learn(phase=member.phase, env_steps=member.phase_size, chunk_env_steps=chunk_env_steps)
+        )
+        session.send(FromServer(order=order))
+
+    def send_question(self, sessions: Iterable[Session], exchange: Exchange) -> None:
+        """To whoever has answered all that it was asked before."""
+        messages: dict[Any, bytes] = {}  # most are sent the same
+        for session in sessions:
+            news = tuple(key.name for key in session.unmet(exchange.cohort))
+            key = (id(exchange.states[session.name]), session.applied, news)
+            if key not in messages:
+                messages[key] = self._question(session, exchange).SerializeToString()
+            session.outbox.put_nowait(messages[key])
+            session.asked, session.applied = exchange.number, self._window.last
+            session.met.update(each.public_key for each in exchange.cohort)
+
+    def _question(self, session: Session, exchange: Exchange) -> FromServer:
+        id_ = OrderId(epoch=self.epoch, number=exchange.number)
+        order = self._window.order(id_, session.applied)
+        order.query.states.CopyFrom(pack(exchange.states[session.name]))
+        order.query.cohort.extend(key.name for key in exchange.cohort)
+        order.query.keys.extend(session.unmet(exchange.cohort))
+        return FromServer(order=order)
+
+    def _next_order(self, session: Session) -> Order:
+        id_ = OrderId(epoch=self.epoch, number=self.next_number())
+        order = self._window.order(id_, session.applied)
+        session.applied = self._window.last
+        return order

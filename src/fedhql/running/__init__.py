@@ -1,0 +1,1 @@
+"""Runs and suites, and the executors that do their work: local processes, Ray tasks, Ray actors."""

@@ -1,0 +1,193 @@
+"""Work on a Ray cluster: a cell's agents as actors, or whole cells and grids as tasks."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedhql.cluster.agent_host import write_files
+from fedhql.cluster.file_transfer import FileSender, scratch
+from fedhql.cluster.resources import Resources
+from fedhql.cluster.session import Cluster, connected
+from fedhql.engines.cell_records import Progress
+from fedhql.engines.owned_cohort import Gather, OwnedCohort
+from fedhql.engines.work import Agents, Send, Work
+from fedhql.errors import ClusterError, FedHQLError
+from fedhql.running.local_executor import LocalExecutor, agents_here
+from fedhql.running.worker_processes import WorkerDied, WorkerFailed, messages_of
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import RunDirectory
+
+PROGRESS_SECONDS = 0.25  # between two messages about it: each is a message over the network
+
+
+def resources_of(settings: ExperimentSettings) -> list[Resources]:
+    return [agent.resources or Resources() for agent in settings.agents]
+
+
+class RayActorExecutor:
+    """Each cell in a process of this machine, its agents as actors all over the cluster."""
+
+    def __init__(self, cluster: Cluster, jobs: int) -> None:
+        self._cluster = cluster
+        self.agents: Agents = partial(_agents_on_ray, cluster.address)
+        self._here = LocalExecutor(jobs, self.agents)
+
+    def facts(self) -> dict[str, Any]:
+        return {"ray": self._cluster.facts()}
+
+    def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
+        jobs, memories = self._here.capacity(settings, on_cpu=on_cpu)
+        return self._cluster.cohorts_at_once(resources_of(settings), at_most=jobs), memories
+
+    def run(
+        self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
+    ) -> None:
+        self._here.run(work, jobs, directory, on_message)
+
+
+@contextmanager
+def _agents_on_ray(address: str) -> Iterator[Gather]:
+    with connected(address) as cluster:
+        yield partial(gather_on_ray, cluster)
+
+
+def gather_on_ray(
+    cluster: Cluster,
+    settings: ExperimentSettings,
+    seed: int,
+    on_self_learned: Callable[[int], None],
+) -> OwnedCohort:
+    from fedhql.cluster.ray_cohort import RayCohort
+    from fedhql.engines.build import first_states
+
+    states, actions = first_states(settings)
+    cohort = RayCohort(
+        [partial(_build, settings, seed, n) for n in range(len(settings.agents))],
+        actions,
+        names=settings.agent_names,
+        resources=resources_of(settings),
+        versions=cluster.versions,
+        on_self_learned=on_self_learned,
+    )
+    cohort.query(states)  # so that a wrong answer shows before any work
+    return cohort
+
+
+def _build(settings: ExperimentSettings, seed: int, n: int) -> Any:
+    """In the actor."""
+    from fedhql.engines.build_agent import build_one_agent
+    from fedhql.engines.jax_setup import prepare_jax
+
+    if settings.agents[n].kind == "dqn":
+        prepare_jax()
+    return build_one_agent(settings, seed, n)
+
+
+class RayTaskExecutor:
+    """Cells and grids as tasks, a core or a GPU each, wherever there is room."""
+
+    agents: Agents = staticmethod(agents_here)
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster, self._clock = cluster, clock
+
+    def facts(self) -> dict[str, Any]:
+        return {"ray": self._cluster.facts()}
+
+    def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
+        gpus = int(self._cluster.total("GPU"))
+        if not on_cpu:
+            return gpus, gpus  # each has its own memory
+        cpus = [int(node.get("CPU", 0)) for node in self._cluster.nodes()]
+        if not sum(cpus):
+            raise ClusterError("no node of the cluster has a CPU to give")
+        return sum(cpus), sum(1 for count in cpus if count)
+
+    def run(
+        self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
+    ) -> None:
+        """As many at a time as the cluster has room for, which may change: `jobs` is not used."""
+        from fedhql.cluster.tasks import Task, run_tasks
+
+        tasks = [
+            Task(
+                f"part {number} of {len(work)}",
+                partial(_messages, part, self._clock),
+                _parts(part, directory),
+                {"num_cpus": 0, "num_gpus": 1} if part.on_gpu else {"num_cpus": 1, "num_gpus": 0},
+            )
+            for number, part in enumerate(work, start=1)
+        ]
+
+        def take(message: Any) -> None:
+            for each in message if isinstance(message, list) else [message]:
+                on_message(each)
+
+        run_tasks(tasks, directory.path, self._cluster.versions, take)
+
+
+def _parts(work: Work, directory: RunDirectory) -> list[str]:
+    """What of a run directory it needs and changes."""
+    paths = [
+        path
+        for cell in work.cells
+        for path in (directory.cell(cell), directory.agent(cell, ""), directory.tensorboard(cell))
+    ]
+    homes = [work.checkpoints] if work.checkpoints else []
+    return [path.relative_to(directory.path).as_posix() for path in paths] + homes
+
+
+def _messages(work: Work, clock: Callable[[], float], files: dict[str, bytes]) -> Iterator[Any]:
+    """In a Ray worker: the work in a process of its own, which starts clean and may be killed."""
+    from fedhql.cluster.tasks import Lost
+
+    try:
+        yield from messages_of([partial(_in_scratch, work, clock, files)], 1)
+    except WorkerDied as error:
+        yield Lost(str(error))
+    except (FedHQLError, WorkerFailed) as error:
+        yield error
+
+
+def _in_scratch(
+    work: Work, clock: Callable[[], float], files: dict[str, bytes], send: Send
+) -> None:
+    """In that process."""
+    with scratch("fedhql-task-", Path(tempfile.gettempdir())) as home:
+        write_files(home, files)
+        sender = FileSender(home, send, clock)
+        outbox = _Outbox(send, clock)
+
+        def report(message: Any) -> None:
+            outbox.put(message)
+            sender.send_if_due()
+
+        try:
+            work.do(RunDirectory(home), report)
+        finally:
+            outbox.flush()
+            sender.send()
+
+
+class _Outbox:
+    """Of each cell's progress only the newest, and that not all the time."""
+
+    def __init__(self, send: Send, clock: Callable[[], float]) -> None:
+        self._send, self._clock = send, clock
+        self._waiting: dict[Any, Any] = {}
+        self._next_due = clock()
+
+    def put(self, message: Any) -> None:
+        key = message.cell if isinstance(message, Progress) else len(self._waiting)
+        self._waiting[key] = message
+        if self._clock() >= self._next_due:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._send(list(self._waiting.values()))
+        self._waiting = {}
+        self._next_due = self._clock() + PROGRESS_SECONDS

@@ -1,0 +1,204 @@
+"""The paper's experiments as suites: several runs in one directory, each with all its arms."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from fedhql.engines.work import Executor
+from fedhql.errors import SettingsError
+from fedhql.federation.attacks import ATTACKS
+from fedhql.running.run import Display, run_experiment
+from fedhql.settings.arms import require_arm
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import PAST_THE_PAPER, PLUS, preset_text
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+PAPER = ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
+# The presets' own λ is 1.
+ARMS = (INDEPENDENT, "exploration=0", FEDHQL, "exploration=3", "exploration=5", "exploration=10")
+SEEDS = (0, 1, 2, 3, 4)
+# What the paper leaves open, each the other way, with all else as the preset has it.
+ABLATIONS: dict[str, Sequence[str]] = {
+    "as-chosen": (),
+    # Over less than half of a tenth of the budget nothing would change: nobody learns yet.
+    "annealed-epsilon": ("agents.exploration_fraction=0.5",),
+    "improvement-1e-4": ("agents.improvement_learning_rate=1e-4",),
+    "improvement-3e-3": ("agents.improvement_learning_rate=3e-3",),
+    "improvement-1e-2": ("agents.improvement_learning_rate=1e-2",),
+    # Read literally: the agents' own learning rates, plain gradient descent, no clip.
+    "improvement-sgd": (
+        "agents.improvement_optimiser=sgd",
+        "agents.improvement_max_grad_norm=1e9",
+        "agents.1.improvement_learning_rate=0.005",
+        "agents.2.improvement_learning_rate=0.01",
+        "agents.3.improvement_learning_rate=0.01",
+        "agents.4.improvement_learning_rate=0.02",
+        "agents.5.improvement_learning_rate=0.001",
+    ),
+    "carry-over": ("federation.server_environments=carry-over",),
+    "target-stays": ("agents.target_follows_improvement=false",),
+    "target-interval-10000": ("agents.target_update_interval=10000",),
+    "learning-starts-1000": ("agents.learning_starts=1000",),
+}
+# Every rule against every attack. Bernstein with c = 2.5: while all five answer, its actions are
+# those of mean-std.
+ATTACKED_RULES: dict[str, Sequence[str]] = {
+    "mean-std": ("federation.rule=mean-std",),
+    "bernstein": (
+        "federation.rule=bernstein",
+        "federation.bound=100",
+        "federation.confidence=2.5",
+    ),
+    "median-mad": ("federation.rule=median-mad",),
+    "hampel": ("federation.rule=hampel",),
+    "trimmed-1": ("federation.rule=trimmed", "federation.trim=1"),
+    "trimmed-2": ("federation.rule=trimmed", "federation.trim=2"),
+    "bellman-weighted": ("federation.rule=bellman-weighted",),
+}
+ATTACKED_ARMS = tuple(f"attack={attack},attackers={k}" for k in (1, 2) for attack in ATTACKS)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs, each a preset with some settings changed, and the arms and seeds all of them have."""
+
+    runs: Mapping[str, tuple[str, Sequence[str]]]  # name -> preset, overrides
+    arms: Sequence[str] = ARMS
+    seeds: Sequence[int] = SEEDS
+
+
+# What the -plus presets come from, on seeds of its own: first everything but the length of rounds,
+# the size of steps and silent units, then these. `fedhql suite plus-search --budget-fraction 0.2`
+SEARCH_SEEDS = (100, 101, 102)
+SEARCHED_WORDS = tuple(
+    f"rule={rule},learning_rate={rate},server_environments={environments}"
+    for rule in ("mean-std", "median-mad", "trimmed,trim=0.2", "bellman-weighted")
+    for rate in (0.5, 1)
+    for environments in ("reset", "carry-over")
+)
+AS_IN_THE_PAPER, BOLD = (
+    (
+        f"agents.improvement_learning_rate={step}",
+        "agents.improvement_value_unit=inf",
+        "agents.improvement_revives_units=false",
+    )
+    for step in ("1e-3", "3e-3")
+)
+PLUS_SEARCH = {
+    "plus-search": Suite(
+        {
+            "cartpole-n5": ("cartpole-n5", (*PAST_THE_PAPER, *AS_IN_THE_PAPER)),
+            "cartpole-n5-bold": ("cartpole-n5", (*PAST_THE_PAPER, *BOLD)),
+            "cartpole-n10-bold": ("cartpole-n10", (*PAST_THE_PAPER, *BOLD)),
+        },
+        arms=SEARCHED_WORDS,
+        seeds=SEARCH_SEEDS,
+    ),
+    "plus-search-rounds": Suite(
+        {
+            f"{name}{of}": (name + PLUS, changed)
+            for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5")
+            for of, changed in (
+                ("", ()),
+                ("-silent-units", ("agents.improvement_revives_units=false",)),
+                ("-as-in-the-paper", AS_IN_THE_PAPER),
+                ("-bold", BOLD),
+            )
+        },
+        arms=("rule=mean-std", "rule=bellman-weighted"),
+        seeds=SEARCH_SEEDS,
+    ),
+}
+
+
+def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
+    runs = {rule: ("cartpole-n5" + PLUS, changed) for rule, changed in rules.items()}
+    return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
+
+
+SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
+    "paper": Suite({name: (name, ()) for name in PAPER}),
+    "ablations": Suite(
+        {name: ("cartpole-n5", changed) for name, changed in ABLATIONS.items()},
+        arms=(INDEPENDENT, FEDHQL),
+    ),
+    "plus": Suite({name + PLUS: (name + PLUS, ()) for name in PAPER}, arms=(FEDHQL,)),
+    **PLUS_SEARCH,
+    "attacks": _under_attack(ATTACKED_RULES),
+    **{f"attacks-{rule}": _under_attack({rule: of}) for rule, of in ATTACKED_RULES.items()},
+}
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """One experiment of a suite."""
+
+    settings: ExperimentSettings
+    directory: RunDirectory
+    arms: Sequence[str]
+    seeds: Sequence[int]
+
+    def env_steps_left(self) -> int:
+        """Per agent, over all cells that are not finished."""
+        cells = [Cell(arm, seed) for arm in self.arms for seed in self.seeds]
+        left = [cell for cell in cells if not self.directory.result(cell).exists()]
+        return len(left) * self.settings.budget.env_steps_per_agent
+
+
+def plan_suite(
+    name: str,
+    out: Path,
+    *,
+    budget_fraction: float,
+    arms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Sequence[str] = (),
+) -> list[SuiteRun]:
+    """With the suite's own arms and seeds, if none are given."""
+    if name not in SUITES:
+        raise SettingsError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
+    if not 0 < budget_fraction <= 1:
+        raise SettingsError(f"--budget-fraction {budget_fraction:g}: allowed: above 0, at most 1")
+    runs = []
+    for run, (preset, changed) in SUITES[name].runs.items():
+        whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
+        budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
+        settings = read_settings(preset_text(preset), [budget, *changed, *overrides])
+        wanted, chosen = arms or SUITES[name].arms, seeds or SUITES[name].seeds
+        named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once
+        directory = RunDirectory(out / run)
+        runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(chosen))))
+    return runs
+
+
+def run_suite(
+    runs: Sequence[SuiteRun],
+    *,
+    engine: str,
+    executor: Executor,
+    command: Sequence[str],
+    started: datetime,
+    clock: Callable[[], float],
+    display: Display,
+    after_each: Callable[[SuiteRun], None],
+) -> None:
+    """Do what is missing, one run after the other."""
+    for run in runs:
+        run_experiment(
+            run.settings,
+            run.directory,
+            arms=run.arms,
+            seeds=run.seeds,
+            engine=engine,
+            resume=True,
+            executor=executor,
+            tensorboard=False,
+            command=command,
+            started=started,
+            clock=clock,
+            display=display,
+        )
+        after_each(run)

@@ -1,0 +1,89 @@
+"""A server's home directory, and the task that its members are sent."""
+
+import json
+import math
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+from fedhql.environments.make import action_count, make_environment
+from fedhql.errors import SettingsError
+from fedhql.remote.identity.masking_keys import MOST_KEY_BYTES
+from fedhql.remote.server.journal import Journal
+from fedhql.remote.wire import MOST_BYTES_TO_A_MEMBER
+from fedhql.remote.wire_pb2 import Task
+from fedhql.settings.experiment import differing_keys, parse
+from fedhql.settings.served import ServedSettings
+from fedhql.storage.files import write_atomically
+
+JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
+BYTES_OF_AN_ACTION_AND_A_TARGET = 12
+MASKED_BYTES = 16  # of a value: it and its square
+ROOM_BYTES = 1024  # for names, numbers and shapes
+
+
+def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
+    """The journal and the federation's identity; [service] may change, the rest may not."""
+    home.mkdir(parents=True, exist_ok=True)
+    kept = home / SETTINGS
+    if kept.exists():
+        # Whatever its [service] said, that of now counts, and has been checked.
+        before = parse(kept.read_text(), (), ServedSettings)
+        same_service = before.model_copy(update={"service": settings.service})
+        if differing := differing_keys(settings, same_service):
+            raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
+    write_atomically(kept, settings.as_toml())
+    journal = Journal(home / JOURNAL)
+    federation = journal.fact("federation")
+    if federation is None:
+        federation = uuid.uuid4().hex
+        journal.write(facts={"federation": federation})
+    return journal, federation
+
+
+def task_of(settings: ServedSettings) -> Task:
+    """SettingsError if its states do not fit into messages."""
+    env = make_environment(settings.environment.id, settings.environment.options)
+    space = env.observation_space
+    task = Task(
+        environment=settings.environment.id,
+        options={k: json.dumps(v) for k, v in settings.environment.options.items()},
+        discount=settings.environment.discount,
+        env_steps_per_member=settings.budget.env_steps_per_agent,
+        state_dtype=np.dtype(space.dtype).name,
+        state_shape=space.shape or (),
+        actions=action_count(env),
+    )
+    env.close()
+    _require_messages_fit(settings, task)
+    return task
+
+
+def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
+    """An improvement and the next question travel together; answers come back alone."""
+    state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
+    federation, service = settings.federation, settings.service
+    asked = max(federation.query_batch, settings.evaluation.episodes)
+    improved = federation.query_batch * (task.actions if federation.all_actions else 1)
+    to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
+    of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
+    if federation.secure_aggregation:
+        of_a_value, with_keys = MASKED_BYTES, " with everybody's keys"
+        to_member += len(service.members) * MOST_KEY_BYTES
+    from_member = asked * task.actions * of_a_value
+    whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
+    if max(asked, improved) > service.most_states:
+        raise SettingsError(
+            f"service.most_states is {service.most_states}; allowed: at least "
+            f"{max(asked, improved)} ({whose}; evaluation.episodes is "
+            f"{settings.evaluation.episodes})"
+        )
+    for what, bytes_, allowed in (
+        (f"an improvement and a question{with_keys}", to_member, MOST_BYTES_TO_A_MEMBER),
+        ("an answer", from_member, service.most_message_bytes),
+    ):
+        if bytes_ + ROOM_BYTES > allowed:
+            raise SettingsError(
+                f"{whose}: {what} would be {bytes_:,} bytes, allowed: {allowed - ROOM_BYTES:,}"
+            )

@@ -1,0 +1,100 @@
+"""From what an owner says of an agent to the agent a member runs."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedhql.agents.kinds import build_agent, settings_class
+from fedhql.contract import BlackBoxAgent
+from fedhql.engines.jax_setup import prepare_jax
+from fedhql.environments.make import Environment, action_count, make_environment
+from fedhql.environments.twins import twin_of
+from fedhql.errors import AgentRefused, SettingsError, SpacesDiffer
+from fedhql.settings.explain import explain
+from fedhql.settings.overrides import toml_value
+from fedhql.storage.files import write_atomically
+
+if TYPE_CHECKING:
+    from fedhql.remote.wire_pb2 import Task
+
+
+def agent_builder(
+    kind: str, overrides: Sequence[str], seed: int, environment: str | None
+) -> "Callable[[Task], BlackBoxAgent]":
+    """Raises at once what is wrong with the settings, and later what is with the task."""
+    options = _options(kind, overrides)
+    return lambda task: _build(kind, options, seed, environment, task)
+
+
+def own_seed(home: Path, given: int | None) -> int:
+    """The agent is the same after a restart."""
+    path = home / "seed.json"
+    if path.exists():
+        kept = int(json.loads(path.read_text()))
+        if given not in (None, kept):
+            raise SettingsError(f"--seed {given}: {home} holds an agent with seed {kept}")
+        return kept
+    seed = randbits(31) if given is None else given
+    write_atomically(path, f"{seed}\n")
+    return seed
+
+
+def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
+    given = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {override!r}: write key=value")
+        given[key.strip()] = toml_value(text.strip())
+    known = settings_class(kind)
+    if known is None:
+        return given
+    try:
+        return known.model_validate(given).model_dump(mode="json")
+    except ValidationError as error:
+        raise SettingsError(explain(error, known, "--set ")) from error
+
+
+def _build(
+    kind: str, options: dict[str, Any], seed: int, environment: str | None, task: "Task"
+) -> BlackBoxAgent:
+    named = environment or task.environment
+    # An owner's own choice of environment takes nothing from the server.
+    env_options = {} if environment else {k: json.loads(v) for k, v in task.options.items()}
+    if environment is None and ":" in task.environment:
+        # Gymnasium imports what stands before the colon; a server does not choose what we run.
+        raise AgentRefused(
+            f"the federation's environment is {task.environment!r}, which names a module to be "
+            "imported; say --environment if that is what you want"
+        )
+    if kind == "dqn":
+        prepare_jax()
+    make = partial(make_environment, named, env_options)
+    _require_same_spaces(make(), task)
+    return build_agent(
+        kind,
+        options,
+        make,
+        twin=twin_of(named, env_options),
+        discount=task.discount,
+        budget_env_steps=task.env_steps_per_member,
+        seed=seed,
+    )
+
+
+def _require_same_spaces(env: Environment, task: "Task") -> None:
+    space = env.observation_space
+    ours = (np.dtype(space.dtype).name, tuple(space.shape or ()), action_count(env))
+    theirs = (task.state_dtype, tuple(task.state_shape), task.actions)
+    env.close()
+    if ours != theirs:
+        raise SpacesDiffer(
+            f"the environment's states and actions are {ours} (dtype, shape, actions), the "
+            f"federation's {theirs}"
+        )

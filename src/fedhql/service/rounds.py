@@ -1,0 +1,311 @@
+"""A federation served over the network: its rounds, from wherever the journal says it stands."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhql.engines.build import build_batch, build_server
+from fedhql.engines.evaluation import evaluate
+from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.federation import Budget, RoundFigures, RoundProgress
+from fedhql.remote.server.condition import Stopped
+from fedhql.remote.server.exchange import TooFew
+from fedhql.remote.server.journal import MemberRecord
+from fedhql.remote.server.remote_cohort import RemoteCohort
+from fedhql.remote.server.roster import Roster
+from fedhql.remote.server.status import FederationStatus
+from fedhql.service.service_records import ServiceRecords
+from fedhql.settings.served import ServedSettings
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Algorithm 1 over whoever is there. Runs in a thread of its own, beside the roster's loop."""
+
+    def __init__(
+        self,
+        settings: ServedSettings,
+        home: Path,
+        roster: Roster,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        actions: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._roster, self._clock = settings, roster, clock
+        self._began = clock()
+        self._cohort = RemoteCohort(roster, loop, actions)
+        self._in_loop = self._cohort.in_loop
+        self._records = ServiceRecords(home, settings.seed, roster, self._in_loop)
+        self._environments = build_batch(settings, settings.federation.query_batch)
+        self._server = build_server(settings, self._cohort, self._environments)
+        self._position: dict[str, Any] = roster.journal.fact("position") or {
+            "round": 0,
+            "stage": "new",
+        }
+        self._figures: RoundFigures | None = None
+        if settings.service.mode == "continuous":
+            roster.on_idle = self._keep_learning
+        if "progress" in self._position:  # before anybody comes back and learns it away
+            self._cohort.enlist(self._position["enlisted"])
+            self._reserve(RoundProgress(**self._position["progress"]))
+
+    def run(self) -> None:
+        """Until every budget is spent, or the roster is stopped."""
+        try:
+            self._gather()
+            while self._position["stage"] != "finished":
+                if self._position["stage"] in ("new", "next", "learn"):
+                    if not self._learn():
+                        break
+                    self._move("evaluate")
+                if self._position["stage"] == "evaluate":
+                    self._evaluate()
+                    self._move("federate")
+                self._federate()
+            self._finish()
+        except Stopped:
+            log.info("stopped in round %s; start again to go on", self._position["round"])
+        finally:
+            self._environments.close()
+
+    # The stages of a round
+
+    def _gather(self) -> None:
+        """Enough members to begin with; after a restart, those there were, for a while."""
+        roster, service = self._roster, self._settings.service
+        if self._position["stage"] == "new":
+            self._in_loop(roster.tell, f"waiting for {service.start_with} members to begin with")
+            self._wait(lambda: len(roster.present()) >= service.start_with)
+            self._position |= {"stage": "next", "enlisted": []}
+            self._write(facts={"position": self._position})
+            self._in_loop(roster.end_round)  # continuous: nobody has begun to learn before
+            return
+        in_round = [n for n in self._position["enlisted"] if not roster.members[n].over]
+        self._cohort.enlist(in_round)
+
+        def all_back() -> bool:
+            everybody = (m for m in roster.members.values() if not m.over and self._took_part(m))
+            wanted = in_round if self._position["stage"] != "next" else [m.name for m in everybody]
+            return set(wanted) <= set(roster.present())
+
+        if not self._wait(all_back, 0):
+            most = f"{service.return_seconds:g} s at most"
+            self._in_loop(roster.tell, f"started again: waits for the members it had, {most}")
+        self._wait(all_back, service.return_seconds)
+
+    def _learn(self) -> bool:
+        """Until the next federation round is due; False if there will be none."""
+        service, federation = self._settings.service, self._settings.federation
+        if service.mode == "continuous":
+            everybody = self._roster.members
+            self._wait(
+                lambda: all(member.over for member in everybody.values()),
+                service.round_interval_seconds,
+            )
+            return self._enlist()
+        if self._position["stage"] == "learn":  # begun before the server was started again
+            self._cohort.finish_learning()
+        elif self._enlist():
+            self._position |= {"stage": "learn", "enlisted": list(self._cohort.names)}
+            facts = {"position": self._position}
+            self._cohort.self_learn(federation.self_learning_env_steps, facts)
+        else:
+            return False
+        return True
+
+    def _enlist(self) -> bool:
+        """Everybody who is here and can pay takes part in the round; False: it is over."""
+        roster, service = self._roster, self._settings.service
+        here: list[str] = []  # when it was last looked; they come and go all the time
+
+        def enough() -> bool:
+            here[:] = roster.present()
+            return len(here) >= service.quorum
+
+        def ending() -> bool:
+            return any(member.finished for member in roster.members.values())
+
+        def over() -> bool:
+            left = [m for m in roster.members.values() if not m.over and self._took_part(m)]
+            return len(left) < service.quorum
+
+        self._in_loop(self._dismiss_spent)
+        if self._wait(lambda: enough() or ending()) and len(here) < service.quorum:
+            # Towards the end those who are away may never come back.
+            self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
+        self._cohort.enlist(here)
+        return len(here) >= service.quorum
+
+    def _took_part(self, member: MemberRecord) -> bool:
+        """Nobody waits for whoever came, and left before it had learned anything."""
+        return member.name in self._roster.sessions or member.own_env_steps > 0
+
+    def _dismiss_spent(self) -> None:
+        for name, member in self._roster.members.items():
+            if not member.over and not member.learning and self._roster.learnable(name) < 1:
+                self._roster.dismiss(name, "its budget is spent")
+
+    def _evaluate(self) -> None:
+        every, round_ = self._settings.service.evaluate_every_rounds, self._position["round"]
+        if every == 0 or round_ % every or not self._cohort.names:
+            return
+        episodes, seed = self._settings.evaluation.episodes, self._settings.seed
+        members = [self._roster.members[name] for name in self._cohort.names]
+        batch = build_batch(self._settings, len(members) * episodes)
+        seeds_NE = np.stack(
+            [seeds_for(seed, Stream.EVALUATION, m.number, round_, count=episodes) for m in members]
+        )
+        limit = self._settings.evaluation.episode_step_limit
+        returns_NE, _ = evaluate(self._cohort.query_each, batch, seeds_NE, limit)
+        batch.close()
+        self._records.evaluated(round_, members, returns_NE, self._cohort.silent)
+
+    def _federate(self) -> None:
+        position, settings = self._position, self._settings
+        members, quorum = self._roster.members, settings.service.quorum
+        self._cohort.enlist([name for name in self._cohort.names if not members[name].over])
+        going_on = None
+        if "progress" in position:  # the server was stopped in the middle of the round
+            going_on = RoundProgress(**position["progress"])
+            self._environments.go_to(position["environments"])
+        elif settings.federation.carry_over and (before := position.get("environments")):
+            self._environments.go_to(before)
+        before_step = going_on or RoundProgress()
+
+        def after_step(progress: RoundProgress) -> None:
+            nonlocal before_step
+            taken = progress.server_env_steps - before_step.server_env_steps
+            before_step = progress
+            self._cohort.finish_step(taken, lambda: {"position": self._at(progress)})
+
+        seeds = seeds_for(
+            settings.seed, Stream.SERVER, position["round"], count=settings.federation.query_batch
+        )
+        granted = self._in_loop(self._reserve, before_step)
+        if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
+            allowance = Budget(env_steps_per_agent=granted, agents=1)
+            try:
+                self._server.federate(
+                    allowance, seeds.tolist(), going_on=going_on, after_step=after_step
+                )
+            except TooFew:
+                why = f"round {position['round']} ends early: too few of its members are left"
+                self._in_loop(self._roster.tell, why, level="warning")
+                if "environments" in position:  # they are in the middle of a step
+                    self._environments.go_to(position["environments"])
+        if before_step.steps:
+            self._figures = before_step.figures()
+            self._records.federated(position["round"], self._cohort.names, self._figures)
+        self._next_round()
+
+    def _reserve(self, progress: RoundProgress) -> int:
+        """For the rest of the round; who takes part in it is settled before its first step."""
+        federation = self._settings.federation
+        whole_round = federation.horizon_steps * federation.query_batch
+        least = 0 if progress.steps else federation.query_batch
+        return self._cohort.reserve(whole_round - progress.server_env_steps, least)
+
+    # Where it stands
+
+    def _at(self, progress: RoundProgress) -> dict[str, Any]:
+        self._position |= {
+            "progress": asdict(progress),
+            "environments": self._environments.position(),
+        }
+        return self._position
+
+    def _move(self, stage: str) -> None:
+        self._position |= {"stage": stage, "enlisted": list(self._cohort.names)}
+        self._write(facts={"position": self._position})
+
+    def _next_round(self) -> None:
+        self._position.pop("progress", None)
+        if self._settings.federation.carry_over:
+            self._position["environments"] = self._environments.position()
+        else:
+            self._position.pop("environments", None)
+        self._position |= {"round": self._position["round"] + 1, "stage": "next", "enlisted": []}
+        self._write(facts={"position": self._position})
+        self._in_loop(self._roster.end_round)
+        self._records.export(self._position["round"])
+
+    def _finish(self) -> None:
+        roster = self._roster
+        self._position["stage"] = "finished"
+        self._write(facts={"position": self._position})
+        self._records.export(self._position["round"])
+        for name, member in list(roster.members.items()):
+            if not member.over:
+                why = "the federation is over: too few members are left"
+                self._in_loop(roster.dismiss, name, why)
+
+        def silent() -> list[str]:
+            left = [m for m in roster.members.values() if m.finished and not m.parted]
+            return [m.name for m in left if self._took_part(m)]
+
+        # Whoever is away just now would never hear of it.
+        if not self._wait(lambda: not silent(), self._settings.service.return_seconds):
+            text = (
+                f"not known to have all improvements they should: {', '.join(silent())}; while "
+                "this server is started again they can still get them"
+            )
+            self._in_loop(roster.tell, text, level="warning")
+        self._in_loop(roster.tell, "the federation has finished")
+
+    def _keep_learning(self, member: MemberRecord) -> None:
+        """Continuous: the next phase at once, for as long as the budget lasts."""
+        if member.over or self._position["stage"] == "new":  # or it may spend all of it alone
+            return
+        if self._roster.learnable(member.name) >= 1:
+            self._roster.learn([member.name], self._settings.federation.self_learning_env_steps)
+        elif member.name not in self._roster.reserved:  # else it is needed until the round's end
+            self._roster.dismiss(member.name, "its budget is spent")
+
+    # Things done in the roster's loop
+
+    def _wait(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
+        return self._cohort.call(self._roster.wait_until(reached, seconds))
+
+    def _write(self, **what: Any) -> None:
+        self._in_loop(self._roster.journal.write, **what)
+
+    def status(self, federation: str) -> FederationStatus:
+        """For the status page; a look, with no lock: every part of it is whole."""
+        roster, figures = self._roster, self._figures
+        members = sorted(roster.members.values(), key=lambda member: member.number)
+        return FederationStatus(
+            federation=federation,
+            environment=self._settings.environment.id,
+            mode=self._settings.service.mode,
+            stage=STAGES[self._position["stage"]],
+            round=self._position["round"],
+            improvements=roster.improvements,
+            quorum=self._settings.service.quorum,
+            env_steps_per_member=self._settings.budget.env_steps_per_agent,
+            server_env_steps=roster.server_env_steps,
+            uptime_seconds=self._clock() - self._began,
+            members=[m.status(connected=m.name in roster.sessions) for m in members],
+            exchanges=roster.latencies.status(),
+            spread=figures.spread if figures else None,
+            td_error=figures.td_error if figures else None,
+            loss=figures.loss if figures else None,
+            events=list(roster.events),
+        )
+
+
+STAGES = {
+    "new": "waiting for members",
+    "next": "learning",
+    "learn": "learning",
+    "evaluate": "evaluating",
+    "federate": "federating",
+    "finished": "finished",
+}

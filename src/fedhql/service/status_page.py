@@ -1,0 +1,229 @@
+"""A running federation seen over HTTP: a live page, the same as JSON, metrics for Prometheus."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from importlib import import_module
+from importlib.resources import files
+from ipaddress import ip_address
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.remote.server.status import FederationStatus
+
+if TYPE_CHECKING:  # an optional package
+    from prometheus_client.core import Metric
+
+MEMBER_COUNTERS = {
+    "own_env_steps": "Env steps a member's agent took by itself.",
+    "consumed_env_steps": "Env steps charged to a member: its own and its share of the server's.",
+    "applied_improvements": "Improvements a member applied.",
+    "skipped_improvements": "Improvements a member did not apply.",
+    "refused_answers": "Answers of a member that broke the contract.",
+    "late_answers": "Answers of a member that came when nobody waited for them any more.",
+    "reconnects": "Times a member came back.",
+}
+HOST_HEADER = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?", re.ASCII)
+TEXT = "text/plain; charset=utf-8"
+
+Response = tuple[HTTPStatus, str, bytes]  # what, of which type
+
+
+class Observation:
+    """Serves until closed. `snapshot` is called from several threads, once for each request."""
+
+    def __init__(self, snapshot: Callable[[], FederationStatus], host: str, port: int) -> None:
+        try:
+            import_module("prometheus_client")
+        except ModuleNotFoundError as error:
+            raise MissingExtra.named("remote", "fedhql serve --http") from error
+        from prometheus_client import CollectorRegistry
+
+        self._snapshot = snapshot
+        self._registry = CollectorRegistry()
+        self._registry.register(_Collector(snapshot))
+        page = files("fedhql.service").joinpath("templates/status.html").read_text("utf-8")
+        self._page = page.encode()
+        self._headers = [
+            ("Content-Security-Policy", _content_policy(page)),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+            ("Server", "fedhql"),
+        ]
+        try:
+            self._server = _Server(host, port)
+        except (OSError, OverflowError) as error:  # in use, not ours, not a port
+            reason = getattr(error, "strerror", None) or error
+            raise SettingsError(f"cannot listen on {host}:{port}: {reason}") from error
+        self._server.set_app(self._application)
+        address = str(self._server.server_address[0])
+        self._names = {"localhost", host.lower(), address}
+        self._everywhere = ip_address(address).is_unspecified
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="observation", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Returns when nothing listens any more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _application(
+        self, environ: WSGIEnvironment, start_response: StartResponse, /
+    ) -> list[bytes]:
+        status, kind, body = self._response(environ)
+        headers = [*self._headers, ("Content-Type", kind), ("Content-Length", str(len(body)))]
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers.append(("Allow", "GET, HEAD"))
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _response(self, environ: WSGIEnvironment) -> Response:
+        if not self._is_for_us(environ.get("HTTP_HOST", "")):
+            return HTTPStatus.FORBIDDEN, TEXT, b"Ask by the address that is listened on.\n"
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"There is nothing to change here.\n"
+        match environ["PATH_INFO"]:
+            case "/":
+                return HTTPStatus.OK, "text/html; charset=utf-8", self._page
+            case "/status.json":
+                return HTTPStatus.OK, "application/json", status_json(self._snapshot()).encode()
+            case "/metrics":
+                from prometheus_client.exposition import choose_encoder
+
+                encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+                return HTTPStatus.OK, kind, encode(self._registry)
+        return HTTPStatus.NOT_FOUND, TEXT, b"There are /, /status.json and /metrics.\n"
+
+    def _is_for_us(self, host_header: str) -> bool:
+        """A foreign site can make its own name lead here, and then read along; not an address."""
+        match = HOST_HEADER.fullmatch(host_header.lower())
+        if match is None:
+            return False
+        name = match[1] or match[2]
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return name in self._names
+        return address.is_loopback or self._everywhere or str(address) in self._names
+
+
+def status_json(status: FederationStatus) -> str:
+    return json.dumps(_spelled(dataclasses.asdict(status)), allow_nan=False)
+
+
+def _spelled(value: Any) -> Any:
+    """Infinities, which JSON does not have, as text: the way Prometheus writes them."""
+    match value:
+        case dict():
+            return {key: _spelled(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_spelled(each) for each in value]
+        case float() if not math.isfinite(value):
+            return {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
+    return value
+
+
+def _content_policy(page: str) -> str:
+    """Allows the page's own style and script, and questions to where it came from; nothing else."""
+
+    def hash_of(element: str) -> str:
+        inside = page.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+        return f"'sha256-{base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; connect-src 'self'; img-src data:; style-src {hash_of('style')}; "
+        f"script-src {hash_of('script')}; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Collector:
+    """One snapshot for each scrape."""
+
+    snapshot: Callable[[], FederationStatus]
+
+    def collect(self) -> "Iterator[Metric]":
+        from prometheus_client import core
+
+        status = self.snapshot()
+        about = {key: getattr(status, key) for key in ("federation", "environment", "mode")}
+        yield core.InfoMetricFamily("fedhql_federation", "Which federation this is.", about)
+        for name, meaning, value in (
+            ("round", "Rounds so far.", status.round),
+            ("quorum_members", "Members without which no round goes on.", status.quorum),
+            ("env_steps_per_member", "Budget of each member.", status.env_steps_per_member),
+            ("uptime_seconds", "Since the server started.", status.uptime_seconds),
+            ("q_spread", "Of Q over members, in the last round.", status.spread),
+            ("td_error", "In the last round.", status.td_error),
+            ("loss", "In the last round.", status.loss),
+        ):
+            if value is not None:
+                yield core.GaugeMetricFamily(f"fedhql_{name}", meaning, value)
+        for name, meaning, count in (
+            ("improvements", "Improvements sent to members.", status.improvements),
+            ("server_env_steps", "Env steps the server took.", status.server_env_steps),
+        ):
+            yield core.CounterMetricFamily(f"fedhql_{name}", meaning, count)
+        yield core.HistogramMetricFamily(
+            "fedhql_exchange_duration_seconds",
+            "From a question's sending to the last answer that was waited for.",
+            [(str(_spelled(float(bound))), count) for bound, count in status.exchanges.buckets],
+            status.exchanges.total_seconds,
+        )
+        for state in ("connected", "quarantined"):
+            gauge = core.GaugeMetricFamily(
+                f"fedhql_member_{state}", f"1 if a member is {state}, else 0.", labels=["member"]
+            )
+            for member in status.members:
+                gauge.add_metric([member.name], member.state == state)
+            yield gauge
+        for name, meaning in MEMBER_COUNTERS.items():
+            counter = core.CounterMetricFamily(f"fedhql_member_{name}", meaning, labels=["member"])
+            for member in status.members:
+                counter.add_metric([member.name], getattr(member, name))
+            yield counter
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10  # seconds; browsers open connections that they may never use
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, the base's name
+        """A page that asks every second is not worth a line each time."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # the base's would look up a name, which can take long
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # who asked has gone
+            super().handle_error(request, client_address)

@@ -1,0 +1,74 @@
+"""Settings of a federation that do not go together, each in one line."""
+
+from fedhql.federation import OF_SUMS, RULES
+from fedhql.federation.attacks import ATTACKS, OF_A_SPREAD
+from fedhql.secure.fixed_point import wrong_size
+from fedhql.settings.sections import AttackSettings, ExperimentSettings, FederationSettings
+
+
+def contradiction(federation: FederationSettings) -> str | None:
+    """Numbers that the rule lacks, or has no use for; sums that are not enough for it."""
+    rule, numbers = federation.rule, RULES[federation.rule][1]
+    if federation.secure_aggregation and rule not in OF_SUMS:
+        return (
+            f"federation.secure_aggregation with rule = {rule!r}, which needs every agent's own "
+            f"values; allowed: {', '.join(map(repr, OF_SUMS))}"
+        )
+    for key in dict.fromkeys(key for _, keys in RULES.values() for key in keys):
+        value = getattr(federation, key)
+        if key in numbers and value is None:
+            return f"federation.rule = {rule!r} needs federation.{key} > 0"
+        # A run's settings have defaults written out, so a default contradicts nothing.
+        if key not in numbers and value != type(federation).model_fields[key].default:
+            others = ", ".join(repr(name) for name, (_, keys) in RULES.items() if key in keys)
+            no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
+            return f"federation.{key} is for rule = {others}{no_lambda}"
+    return None
+
+
+def wrong_for(settings: ExperimentSettings) -> str | None:
+    """What contradicts the number of agents, or the attack on them."""
+    federation, agents = settings.federation, len(settings.agents)
+    if federation.secure_aggregation and settings.attack.attackers:
+        return "attack.attackers with federation.secure_aggregation: attacks are on plain answers"
+    return (
+        wrong_trim(federation, agents)
+        or wrong_secure(federation, agents)
+        or wrong_attack(settings.attack, agents)
+    )
+
+
+def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
+    """A name and a number belong together, and somebody must be honest."""
+    if attack.attackers and attack.name is None:
+        allowed = ", ".join(ATTACKS)
+        return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
+    most = agents - (2 if attack.name in OF_A_SPREAD else 1)
+    if attack.name is not None and not 1 <= attack.attackers <= most:
+        allowed = f"1 to {most} of {agents} agents" if most > 0 else f"none of {agents} agents"
+        return (
+            f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "
+            f"{allowed}"
+        )
+    return None
+
+
+def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
+    """It must cut somebody and leave somebody, of so many."""
+    trim, most = federation.trim, (agents - 1) // 2
+    if trim is None:
+        return None
+    if most < 1:
+        return f"federation.rule = 'trimmed' needs at least 3 {whose}; there are {agents}"
+    cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
+    allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
+    return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
+
+
+def wrong_secure(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
+    """Why so many cannot have secure aggregation, if they should."""
+    if federation.secure_aggregation:
+        return wrong_size(agents, federation.secure_value_bound, whose)
+    default = type(federation).model_fields["secure_value_bound"].default
+    unused = federation.secure_value_bound != default
+    return "federation.secure_value_bound is for secure_aggregation = true" if unused else None

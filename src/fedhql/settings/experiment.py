@@ -1,0 +1,123 @@
+"""An experiment file: read, checked and compared."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fedhql.agents.kinds import KINDS, settings_class
+from fedhql.errors import SettingsError
+from fedhql.settings.contradictions import contradiction, wrong_for
+from fedhql.settings.explain import explain
+from fedhql.settings.overrides import apply_override
+from fedhql.settings.sections import AgentSettings, ExperimentSettings, TaskSettings
+
+Settings = TypeVar("Settings", bound=TaskSettings)
+
+
+def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSettings:
+    """Parse and validate an experiment file, with `section.key=value` overrides on top."""
+    settings = parse(text, overrides, ExperimentSettings)
+    if not settings.agents:
+        raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
+    if wrong := wrong_for(settings):
+        raise SettingsError(wrong)
+    agents = tuple(_resolved(n, agent) for n, agent in enumerate(settings.agents, start=1))
+    return settings.model_copy(update={"agents": agents})
+
+
+def parse(text: str, overrides: Sequence[str], model: type[Settings]) -> Settings:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"not a TOML file: {error}") from error
+    for override in overrides:
+        apply_override(content, override)
+    try:
+        settings = model.model_validate(content)
+    except ValidationError as error:
+        raise SettingsError(explain(error, model)) from error
+    if wrong := contradiction(settings.federation):
+        raise SettingsError(wrong)
+    return settings
+
+
+def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentSettings:
+    return read_file(path, overrides, read_settings)
+
+
+def read_file(
+    path: Path, overrides: Sequence[str], read: Callable[[str, Sequence[str]], Settings]
+) -> Settings:
+    try:
+        return read(path.read_text(encoding="utf-8"), overrides)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSettings:
+    """Every DQN agent as ours (dqn) or as stable-baselines3's (sb3), with the same settings."""
+    kinds = {"dqn": "dqn", "sb3": "sb3-dqn"}
+    if backbone not in kinds:
+        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(kinds)}")
+    agents = []
+    for number, agent in enumerate(settings.agents, start=1):
+        if agent.kind in kinds.values() and agent.kind != kinds[backbone]:
+            other = KINDS[kinds[backbone]].model_fields
+            defaults = KINDS[agent.kind]().model_dump(mode="json")
+            lost = {k: v for k, v in agent.options.items() if k not in other}
+            if unknown := [key for key, value in lost.items() if value != defaults[key]]:
+                raise SettingsError(
+                    f"agents.{number}.{unknown[0]}: {kinds[backbone]!r} has no such setting"
+                )
+            kept = {key: value for key, value in agent.options.items() if key in other}
+            agent = _resolved(
+                number, AgentSettings(kind=kinds[backbone], resources=agent.resources, **kept)
+            )
+        agents.append(agent)
+    return settings.model_copy(update={"agents": tuple(agents)})
+
+
+def differing_keys(ours: TaskSettings, theirs: TaskSettings) -> list[str]:
+    """Which settings differ, as dotted keys with both values; but for where agents run."""
+    place: Any = {"agents": {"__all__": {"resources"}}}
+    a, b = _flat(ours.model_dump(exclude=place)), _flat(theirs.model_dump(exclude=place))
+    return [
+        f"{key} is {a.get(key)!r} here and {b.get(key)!r} there"
+        for key in dict.fromkeys([*a, *b])
+        if repr(a.get(key)) != repr(b.get(key))  # a user's NaN equals itself here
+    ]
+
+
+def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
+    """The agent with its kind's defaults filled in, or an error that names the key."""
+    try:
+        known = settings_class(agent.kind)
+    except SettingsError as error:
+        raise SettingsError(f"agents.{number}.kind: {error}") from error
+    if known is None:
+        return agent
+    try:
+        options = known.model_validate(agent.options)
+    except ValidationError as error:
+        raise SettingsError(explain(error, known, f"agents.{number}.")) from error
+    resolved = options.model_dump(mode="json")
+    return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+            value = {str(n): row for n, row in enumerate(value, start=1)}
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,55 @@
+"""Experiments that ship with fedhql: one TOML file each, its first line a description.
+
+With the suffix -plus they are the same agents and tasks with a federation past the paper's.
+"""
+
+import tomllib
+from importlib.resources import files
+
+import tomli_w
+
+from fedhql.errors import SettingsError
+from fedhql.settings.overrides import apply_override
+
+PLUS = "-plus"
+# One set of choices for both tasks and any N, found on seeds from 100 on (docs/plus.md).
+PAST_THE_PAPER = (
+    "federation.rule=bellman-weighted",
+    "federation.broadcast=all-actions",
+    "federation.server_environments=carry-over",
+    "federation.learning_rate=1.0",
+    "agents.improvement_learning_rate=3e-4",
+    "agents.improvement_value_unit=100.0",
+    "agents.improvement_revives_units=true",
+)
+OFTENER = 4  # rounds, each with as much less self-learning and as many fewer server environments
+
+
+def preset_names() -> list[str]:
+    entries = (entry.name for entry in files(__name__).iterdir())
+    papers = [name.removesuffix(".toml") for name in entries if name.endswith(".toml")]
+    return sorted([*papers, *(name + PLUS for name in papers)])
+
+
+def preset_text(name: str) -> str:
+    if name not in preset_names():
+        raise SettingsError(
+            f"unknown preset {name!r}; there are {', '.join(preset_names())}; "
+            "an experiment file ends in .toml"
+        )
+    text = (files(__name__) / f"{name.removesuffix(PLUS)}.toml").read_text(encoding="utf-8")
+    return past_the_paper(text) if name.endswith(PLUS) else text
+
+
+def past_the_paper(text: str) -> str:
+    """A preset with the choices that we found to be better."""
+    content, description = tomllib.loads(text), text.splitlines()[0]
+    for override in PAST_THE_PAPER:
+        apply_override(content, override)
+    for key in ("self_learning_env_steps", "query_batch"):
+        content["federation"][key] //= OFTENER
+    return f"{description}, federated past the paper\n\n{tomli_w.dumps(content)}"
+
+
+def preset_description(name: str) -> str:
+    return preset_text(name).splitlines()[0].removeprefix("# ")

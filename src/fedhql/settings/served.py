@@ -1,0 +1,66 @@
+"""The file of a federation that is served over the network: what it may say."""
+
+from collections.abc import Sequence
+
+from pydantic import NonNegativeInt
+
+from fedhql.errors import SettingsError
+from fedhql.remote.server.service_settings import ServiceSettings
+from fedhql.secure.fixed_point import LEAST_MEMBERS
+from fedhql.settings.contradictions import wrong_secure, wrong_trim
+from fedhql.settings.experiment import parse
+from fedhql.settings.sections import TaskSettings
+
+
+class ServedSettings(TaskSettings):
+    """A federation whose agents are their owners'."""
+
+    service: ServiceSettings = ServiceSettings()
+    seed: NonNegativeInt = 0
+    """Of the server's and the evaluation's episodes."""
+
+    @property
+    def secure_value_bound(self) -> float | None:
+        """None without secure aggregation."""
+        federation = self.federation
+        return federation.secure_value_bound if federation.secure_aggregation else None
+
+
+def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
+    settings = parse(text, overrides, ServedSettings)
+    service = settings.service
+    if wrong := wrong_trim(settings.federation, service.quorum, "answers (service.quorum)"):
+        raise SettingsError(wrong)
+    if service.quorum > service.start_with:
+        raise SettingsError(
+            f"service.quorum is {service.quorum}; allowed: up to service.start_with, which is "
+            f"{service.start_with}"
+        )
+    if service.members and len(service.members) < service.start_with:
+        raise SettingsError(
+            f"service.start_with is {service.start_with}, but service.members names "
+            f"{len(service.members)}"
+        )
+    if len(set(service.members)) < len(service.members):
+        raise SettingsError("service.members: a name is there twice")
+    N = len(service.members)
+    if wrong := _not_secure(settings) or wrong_secure(settings.federation, N, "service.members"):
+        raise SettingsError(wrong)
+    return settings
+
+
+def _not_secure(settings: ServedSettings) -> str | None:
+    """What a server would learn, or could not do, in spite of secure aggregation."""
+    service, secure = settings.service, "with federation.secure_aggregation"
+    if not settings.federation.secure_aggregation:
+        return None
+    if service.quorum < LEAST_MEMBERS:
+        return f"service.quorum is {service.quorum}; allowed {secure}: at least {LEAST_MEMBERS}"
+    if every := service.evaluate_every_rounds:
+        why = "for a server that evaluates a member sees its values"
+        return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
+    bound, default = service.value_bound, type(service).model_fields["value_bound"].default
+    if bound != default:  # which is written out in a home, and contradicts nothing
+        instead = "leave it out, and set federation.secure_value_bound"
+        return f"service.value_bound is {bound:g}, of no use {secure}; {instead}"
+    return None

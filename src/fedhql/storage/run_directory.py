@@ -1,0 +1,173 @@
+"""Where a run's files are, who may write them, and what they were made from.
+
+settings.toml  manifest.json  evaluations.csv  federation.csv  summary.json  figures/
+agents/ARM/seedK/agentN/{best,last}/    what is kept of each agent
+cells/ARM/seedK/                        one (arm, seed): its rows, its checkpoint, its result
+grids/K/                                checkpoints of cells that run as lanes of one program
+tensorboard/ARM/seedK/{server,agentN}/  with --tensorboard
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedhql.errors import RunDirectoryError
+from fedhql.storage.arm_names import order
+from fedhql.storage.files import locked, write_atomically
+from fedhql.storage.records import EvaluationRow, FederationRow, header
+
+PACKAGES = (
+    "fedhql",
+    "gymnasium",
+    "numpy",
+    "stable-baselines3",
+    "torch",
+    "jax",
+    "optax",
+    "envpool",
+    "box2d",
+    "box2d-py",
+    "ray",
+)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One arm with one seed: the unit that runs, is checkpointed and resumes by itself."""
+
+    arm: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.arm}/seed{self.seed}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Cell":
+        """The inverse of `str`."""
+        arm, _, seed = name.rpartition("/seed")
+        return cls(arm, int(seed))
+
+
+class RunDirectory:
+    """The paths of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "settings.toml"
+        self.manifest = path / "manifest.json"
+        self.evaluations = path / "evaluations.csv"
+        self.federation = path / "federation.csv"
+        self.summary = path / "summary.json"
+        self.figures = path / "figures"
+
+    def cell(self, cell: Cell) -> Path:
+        return self.path / "cells" / str(cell)
+
+    def checkpoints(self, cell: Cell) -> Path:
+        return self.cell(cell) / "checkpoint"
+
+    def result(self, cell: Cell) -> Path:
+        """Written last: a cell that has it is finished."""
+        return self.cell(cell) / "result.json"
+
+    def refused_answers(self, cell: Cell) -> Path:
+        return self.cell(cell) / "refused_answers.json"
+
+    def best_returns(self, cell: Cell) -> Path:
+        """Mean return of each agent's best state in fresh episodes."""
+        return self.cell(cell) / "best_returns.json"
+
+    def grids(self) -> Path:
+        """Checkpoints of the compiled engine, whose cells run side by side in one program."""
+        return self.path / "grids"
+
+    def agent(self, cell: Cell, agent: str) -> Path:
+        return self.path / "agents" / str(cell) / agent
+
+    def tensorboard(self, cell: Cell) -> Path:
+        return self.path / "tensorboard" / str(cell)
+
+    def is_run(self) -> bool:
+        return self.manifest.exists()
+
+    def require_unused(self) -> None:
+        if self.is_run():
+            raise RunDirectoryError(
+                f"{self.path} already holds a run: go on with it with --resume, "
+                "or choose another --out"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise RunDirectoryError(f"{self.path} is a file; --out takes a directory")
+        if self.path.exists() and any(self._foreign()):
+            raise RunDirectoryError(f"{self.path} is not empty and holds no run of fedhql")
+
+    def _foreign(self) -> Iterator[Path]:
+        """What a run killed before its manifest was written would not have left behind."""
+        ours = {self.settings.name, ".lock"}
+        return (p for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp")
+
+    def cells(self) -> list[Cell]:
+        """All cells that have begun, in the order of the merged files."""
+        found = [
+            Cell(path.parent.name, int(path.name.removeprefix("seed")))
+            for path in (self.path / "cells").glob("*/seed*")
+        ]
+        return sorted(found, key=lambda cell: (order(cell.arm), cell.seed))
+
+    def merge_records(self) -> None:
+        """The cells' rows, in one file for each kind."""
+        for merged, row_type in (
+            (self.evaluations, EvaluationRow),
+            (self.federation, FederationRow),
+        ):
+            parts = (self.cell(cell) / merged.name for cell in self.cells())
+            rows = (part.read_text().partition("\n")[2] for part in parts if part.exists())
+            write_atomically(merged, header(row_type) + "".join(map(_whole_lines, rows)))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path, wait=False))
+            except BlockingIOError as error:
+                raise RunDirectoryError(f"{self.path} is in use by another fedhql run") from error
+            except OSError as error:
+                raise RunDirectoryError(
+                    f"{self.path} cannot be written: {error.strerror}"
+                ) from error
+            yield
+
+    def read_manifest(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.manifest.read_text())
+        return content
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
+
+
+def platform_facts() -> dict[str, Any]:
+    return {
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _whole_lines(text: str) -> str:
+    """Without a last line that is still being written."""
+    return text[: text.rfind("\n") + 1]

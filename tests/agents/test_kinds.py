@@ -1,0 +1,72 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedhql import BlackBoxAgent
+from fedhql.agents.kinds import KINDS, build_agent, settings_class
+from fedhql.environments.make import make_environment
+from fedhql.errors import AgentRefused, MissingExtra, SettingsError
+
+
+def build(kind: str, **options: object) -> object:
+    return build_agent(
+        kind,
+        options,
+        lambda: make_environment("CartPole-v1"),
+        twin=None,
+        discount=0.9,
+        budget_env_steps=100,
+        seed=5,
+    )
+
+
+def test_a_users_class_gets_its_settings_and_a_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_agents.py").write_text(
+        "class Mine:\n    def __init__(self, **given): self.given = given\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = build("my_agents:Mine", colour="red", size=3)
+    assert vars(mine) == {"given": {"colour": "red", "size": 3, "seed": 5}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("no_such.module:Class", "no module 'no_such.module' in "),
+        ("json:Nope", "json has no 'Nope'"),
+    ],
+)
+def test_a_class_that_is_not_there(kind: str, reason: str) -> None:
+    with pytest.raises(AgentRefused, match=reason):
+        build(kind)
+
+
+@pytest.mark.parametrize("kind", ["dqm", ":Class", "module:"])
+def test_unknown_kinds_are_named_with_what_is_allowed(kind: str) -> None:
+    with pytest.raises(SettingsError, match=rf"unknown kind '{kind}'.*sb3-dqn, tabular"):
+        settings_class(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_built_from_its_defaults(kind: str) -> None:
+    env_id = "FrozenLake-v1" if kind == "tabular" else "CartPole-v1"
+    agent = build_agent(
+        kind,
+        {},
+        lambda: make_environment(env_id),
+        twin=None,
+        discount=0.9,
+        budget_env_steps=100,
+        seed=5,
+    )
+    assert isinstance(agent, BlackBoxAgent)
+
+
+def test_a_missing_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    monkeypatch.delitem(sys.modules, "fedhql.agents.sb3", raising=False)
+    with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[sb3\]'"):
+        build("sb3-dqn")

@@ -1,0 +1,204 @@
+"""The best states played once more: what is written is what their policies do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhql.contract import BlackBoxAgent, Checkpointable, Exportable
+from fedhql.engines.best_states import evaluate_best
+from fedhql.engines.build_agent import build_agents
+from fedhql.engines.cell_records import CellRecords
+from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.make import make_environment
+from fedhql.environments.twin_batch import TwinBatch
+from fedhql.environments.twins import twin_of
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+CELL = Cell("fedhql", 3)
+EPISODES = 4
+TEXT = f"""
+[environment]
+id = "tests.known_mdps:RandomMDP-v0"
+[budget]
+env_steps_per_agent = 1000
+[evaluation]
+best_episodes = {EPISODES}
+"""
+LEFT, RIGHT = 0, 2  # of FrozenLake
+KINDS = ["dqn", "sb3-dqn", "tabular", f"{__name__}:Stubborn"]
+
+
+class Stubborn:
+    """Always the action it has settled for. Refuses questions about nothing."""
+
+    def __init__(self, seed: int, choice: int = 0) -> None:
+        self.choice = choice
+
+    def self_learn(self, env_steps: int) -> None:
+        self.choice = env_steps % 4
+
+    def q_values(self, states: Any) -> Any:
+        assert len(states) > 0
+        return np.tile(np.eye(4)[self.choice], (len(states), 1))
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None: ...
+
+    def save(self, directory: Path) -> None:
+        (directory / "choice").write_text(str(self.choice))
+
+    def restore(self, directory: Path) -> None:
+        self.choice = int((directory / "choice").read_text())
+
+
+class Secretive(Stubborn):
+    """Keeps something smaller than itself, which nobody else can read."""
+
+    def export(self, directory: Path) -> None:
+        (directory / "secret").touch()
+
+
+def settings_of(kinds: list[str], *overrides: str) -> ExperimentSettings:
+    agents = "".join(f'[[agents]]\nkind = "{kind}"\n' for kind in kinds)
+    return read_settings(TEXT + agents, overrides)
+
+
+def keep_best(settings: ExperimentSettings, home: Path, env_steps: int = 90) -> list[BlackBoxAgent]:
+    """Agents that have learned a little, as a cell leaves them."""
+    agents = build_agents(settings, CELL.seed)
+    for agent, name in zip(agents, settings.agent_names, strict=True):
+        if env_steps:
+            agent.self_learn(env_steps)
+        best = RunDirectory(home).agent(CELL, name) / "best"
+        best.mkdir(parents=True)
+        if isinstance(agent, Exportable):
+            agent.export(best)
+        else:
+            assert isinstance(agent, Checkpointable)
+            agent.save(best)
+    return agents
+
+
+def written(settings: ExperimentSettings, home: Path) -> Any:
+    """best_returns.json, or None if there is none."""
+    directory = RunDirectory(home)
+    directory.cell(CELL).mkdir(parents=True, exist_ok=True)
+    evaluate_best(settings, CELL, directory)
+    found = directory.best_returns(CELL)
+    return json.loads(found.read_text()) if found.exists() else None
+
+
+def by_hand(settings: ExperimentSettings, agent: BlackBoxAgent, seed: int) -> float:
+    env = make_environment(settings.environment.id, settings.environment.options)
+    state, _ = env.reset(seed=seed)
+    total, ended = 0.0, False
+    while not ended:
+        states = np.array([state], dtype=env.observation_space.dtype)
+        action = int(agent.q_values(states)[0].argmax())
+        state, reward, terminated, truncated, _ = env.step(action)
+        total, ended = total + float(reward), terminated or truncated
+    env.close()
+    return total
+
+
+def test_every_kind_of_agent_is_played_from_what_was_kept(tmp_path: Path) -> None:
+    settings = settings_of(KINDS)
+    agents = keep_best(settings, tmp_path)
+    means = written(settings, tmp_path)
+    assert list(means) == ["agent1", "agent2", "agent3", "agent4"]
+    for n, agent in enumerate(agents):
+        seeds = seeds_for(CELL.seed, Stream.BEST, n, count=EPISODES).tolist()
+        expected = np.mean([by_hand(settings, agent, seed) for seed in seeds])
+        # Rewards are float32 in a batch of environments.
+        assert means[f"agent{n + 1}"] == pytest.approx(expected, rel=1e-6)
+    assert len(set(means.values())) == 4
+
+
+def test_a_twins_episodes_are_played_too(tmp_path: Path) -> None:
+    """CartPole, whose returns are numbers of steps: not one action may differ."""
+    settings = settings_of(["dqn", "dqn"], "environment.id=CartPole-v1", "agents.2.hidden=[8]")
+    agents = keep_best(settings, tmp_path, env_steps=0)  # learning would have to be compiled
+    twin = twin_of("CartPole-v1")
+    assert twin is not None
+    batch = TwinBatch(twin, 1)
+    expected = {}
+    for n, agent in enumerate(agents):
+        returns = []
+        for seed in seeds_for(CELL.seed, Stream.BEST, n, count=EPISODES).tolist():
+            states, total = batch.reset([seed]), 0.0
+            while len(batch.running):
+                states, rewards, _, _ = batch.step(agent.q_values(states).argmax(axis=1))
+                total += float(rewards[0])
+            returns.append(total)
+        expected[f"agent{n + 1}"] = sum(returns) / EPISODES
+    assert written(settings, tmp_path) == expected
+
+
+def test_returns_known_beforehand(tmp_path: Path) -> None:
+    """A lake of two fields, the goal to the right; who is there is not asked any more."""
+    settings = settings_of(
+        [f"{__name__}:Stubborn"] * 2,
+        "environment.id=FrozenLake-v1",
+        "environment.options={desc = ['SG'], is_slippery = false}",
+        f"agents.1.choice={LEFT}",
+        f"agents.2.choice={RIGHT}",
+    )
+    keep_best(settings, tmp_path, env_steps=0)
+    assert written(settings, tmp_path) == {"agent1": 0.0, "agent2": 1.0}
+
+
+def test_nothing_is_written_without_episodes(tmp_path: Path) -> None:
+    settings = settings_of(["tabular"], "evaluation.best_episodes=0")
+    keep_best(settings, tmp_path)
+    assert written(settings, tmp_path) is None
+
+
+def test_nothing_is_written_when_nothing_was_kept(tmp_path: Path) -> None:
+    assert written(settings_of(["tabular"]), tmp_path) is None
+
+
+def test_only_what_was_kept_is_played(tmp_path: Path) -> None:
+    """Each agent's episodes are its own, whoever else is there."""
+    settings = settings_of(["tabular", "tabular"])
+    keep_best(settings, tmp_path / "both")
+    both = written(settings, tmp_path / "both")
+    keep_best(settings, tmp_path / "one")
+    gone = RunDirectory(tmp_path / "one").agent(CELL, "agent1") / "best"
+    gone.rename(gone.with_name("worst"))
+    assert written(settings, tmp_path / "one") == {"agent2": both["agent2"]}
+
+
+def test_what_only_its_owner_can_read_is_left_out(tmp_path: Path) -> None:
+    settings = settings_of([f"{__name__}:Secretive", "tabular"])
+    keep_best(settings, tmp_path)
+    assert list(written(settings, tmp_path)) == ["agent2"]
+
+
+def test_the_episodes_are_fresh(tmp_path: Path) -> None:
+    """None of those among which the best state was chosen, or from which it was improved."""
+    records = CellRecords(
+        settings_of(KINDS),
+        CELL,
+        RunDirectory(tmp_path),
+        report=lambda progress: None,
+        clock=lambda: 0.0,
+        tensorboard=False,
+        state=None,
+    )
+    seen: set[int] = set()
+    for records.round in range(50):
+        seen |= set(records.evaluation_seeds().ravel().tolist())
+        seen |= set(records.server_seeds().tolist())
+    records.close()
+    fresh = [
+        seed
+        for n in range(len(KINDS))
+        for seed in seeds_for(CELL.seed, Stream.BEST, n, count=100).tolist()
+    ]
+    assert len(set(fresh)) == 100 * len(KINDS)
+    assert seen.isdisjoint(fresh)
+    assert set(fresh).isdisjoint(seeds_for(CELL.seed + 1, Stream.BEST, 0, count=100).tolist())

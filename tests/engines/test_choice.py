@@ -1,0 +1,123 @@
+import importlib.util
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from fedhql.engines import choice as engine
+from fedhql.engines.choice import ENVPOOL_IDS, TWIN_IDS, choose_engine
+from fedhql.environments.envpool_lanes import SUPPORTED
+from fedhql.environments.twins import TWINS
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.settings.experiment import read_settings, with_backbone
+from fedhql.settings.sections import ExperimentSettings
+
+TEXT = """
+[environment]
+id = "{env_id}"
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+hidden = [8]
+learning_rate = 0.02
+[[agents]]
+"""
+
+
+def settings(env_id: str = "CartPole-v1", overrides: Sequence[str] = ()) -> ExperimentSettings:
+    return read_settings(TEXT.format(env_id=env_id), overrides)
+
+
+SB3 = settings(overrides=["agents.2.kind=sb3-dqn"])
+SECURE = read_settings(
+    TEXT.format(env_id="CartPole-v1") + "[[agents]]\n", ["federation.secure_aggregation=true"]
+)
+OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
+
+
+def test_the_lists_of_environments_are_those_there_are() -> None:
+    """Written out, because the command line need not load jax to know them."""
+    assert set(TWIN_IDS) == set(TWINS)
+    assert ENVPOOL_IDS == SUPPORTED
+
+
+@pytest.mark.parametrize("env_id", [*TWIN_IDS, *ENVPOOL_IDS])
+def test_compiled_whenever_that_is_possible(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "find_spec", lambda name: object())
+    assert choose_engine(settings(env_id), "auto") == "compiled"
+    assert choose_engine(settings(env_id), "compiled") == "compiled"
+    assert choose_engine(settings(env_id), "messages") == "messages"
+
+
+@pytest.mark.parametrize(
+    ("impossible", "why", "said"),
+    [
+        (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'", False),
+        (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1", False),
+        (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages", True),
+        (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward", True),
+    ],
+)
+def test_what_cannot_be_compiled(
+    impossible: ExperimentSettings, why: str, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that it is not, where one would think so."""
+    assert choose_engine(impossible, "auto") == "messages"
+    assert bool(re.search(why + ".*more slowly", caplog.text)) == said
+    with pytest.raises(SettingsError, match=why):
+        choose_engine(impossible, "compiled")
+
+
+def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(engine, "find_spec", lambda n: None if n == "envpool" else real(n))
+    assert choose_engine(settings("LunarLander-v3"), "auto") == "messages"
+    assert choose_engine(settings(), "auto") == "compiled"
+    with pytest.raises(MissingExtra, match=r"fedhql\[envpool\]"):
+        choose_engine(settings("LunarLander-v3"), "compiled")
+
+
+def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    assert choose_engine(settings(), "messages") == "messages"
+    with pytest.raises(MissingExtra, match=r"federation.secure_aggregation .*fedhql\[remote\]"):
+        choose_engine(SECURE, "messages")
+
+
+def test_no_such_engine() -> None:
+    with pytest.raises(SettingsError, match=r"--engine steam: allowed: auto, messages, compiled"):
+        choose_engine(settings(), "steam")
+
+
+def test_another_backbone_with_the_same_settings() -> None:
+    theirs = with_backbone(settings(), "sb3")
+    assert [agent.kind for agent in theirs.agents] == ["sb3-dqn"] * 2
+    first = theirs.agents[0].options
+    assert (first["hidden"], first["learning_rate"], first["optimizer"]) == ([8], 0.02, "Adam")
+    assert "double" not in first
+    assert with_backbone(theirs, "dqn") == settings()
+    assert with_backbone(settings(), "dqn") == settings()
+    mixed = settings(overrides=["agents.2.kind=tabular"])
+    assert with_backbone(mixed, "sb3").agents[1] == mixed.agents[1]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "override", "message"),
+    [
+        ("sb3", "agents.1.double=true", r"agents.1.double: 'sb3-dqn' has no such setting"),
+        ("sb3", "agents.2.exploration=ucb", r"agents.2.exploration: 'sb3-dqn' has no such"),
+        ("keras", "agents.1.double=true", r"--backbone keras: allowed: dqn, sb3"),
+    ],
+)
+def test_what_the_other_backbone_does_not_have(backbone: str, override: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        with_backbone(settings(overrides=[override]), backbone)
+
+
+def test_settings_of_stable_baselines3_that_ours_does_not_have() -> None:
+    theirs = settings(overrides=["agents.kind=sb3-dqn", "agents.2.optimizer=SGD"])
+    with pytest.raises(SettingsError, match=r"agents.2.optimizer: 'dqn' has no such setting"):
+        with_backbone(theirs, "dqn")
+    silu = settings(overrides=["agents.kind=sb3-dqn", "agents.1.activation=silu"])
+    with pytest.raises(SettingsError, match=r"agents.1.activation: 'silu' is wrong"):
+        with_backbone(silu, "dqn")

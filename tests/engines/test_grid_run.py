@@ -1,0 +1,307 @@
+"""Cells as lanes of a grid: the same rows and files as cell by cell, whatever interrupts them."""
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedhql.compiled.grid import Grid
+from fedhql.engines import grid_run
+from fedhql.engines.cell_records import Progress
+from fedhql.engines.cell_run import finish_cell
+from fedhql.engines.grid_run import finish_grid
+from fedhql.environments.envpool_lanes import has_envpool
+from fedhql.errors import NoUsableAnswers
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.records import EvaluationRow, FederationRow, read_rows
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+SETTINGS = read_settings("""
+[environment]
+id = "CartPole-v1"
+[federation]
+query_batch = 4
+horizon_steps = 5
+self_learning_env_steps = 40
+[budget]
+env_steps_per_agent = 130
+[evaluation]
+episodes = 2
+[[agents]]
+learning_rate = 0.01
+[[agents]]
+learning_rate = 0.03
+exploration_final_eps = 0.2
+""", [f"agents.{setting}" for setting in (
+    "hidden=[8]", "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
+    "target_update_interval=15",
+)])  # fmt: skip
+# Lanes that pay for a server have fewer steps of their own, and so end before the last one.
+CELLS = [Cell("fedhql", 0), Cell("exploration=3", 0), Cell("independent", 0)]
+RECORDS = ("evaluations.csv", "federation.csv")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def finish(
+    home: Path,
+    cells: Sequence[Cell] = CELLS,
+    report: Callable[[Progress], None] = lambda progress: None,
+    clock: Callable[[], float] = lambda: 0.0,
+    settings: ExperimentSettings = SETTINGS,
+) -> Path:
+    """By default time stands still: a checkpoint costs nothing, and is due after every round."""
+    directory = RunDirectory(home)
+    finish_grid(
+        settings,
+        cells,
+        directory,
+        directory.grids() / "0",
+        report=report,
+        clock=clock,
+        tensorboard=False,
+    )
+    return home
+
+
+def interrupted(home: Path, reports: int, settings: ExperimentSettings = SETTINGS) -> Path:
+    """Stopped when it has reported so often."""
+    left = iter(range(reports))
+
+    def report(progress: Progress) -> None:
+        if next(left, None) is None:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        finish(home, report=report, settings=settings)
+    return home
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    """What a run is about: rows and policies, without what it took to make them."""
+    kept = (*RECORDS, "parameters.npz", "network.json")
+    found = (path for path in home.rglob("*") if path.name in kept)
+    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
+    """A run nobody disturbed, and what it reported. After its first checkpoint no other is due."""
+    reports: list[Progress] = []
+    ticks = itertools.count()
+    home = tmp_path_factory.mktemp("compiled")
+    return finish(home, report=reports.append, clock=lambda: float(next(ticks))), reports
+
+
+@pytest.fixture(scope="module")
+def compiled(whole: tuple[Path, list[Progress]]) -> Path:
+    return whole[0]
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("messages")
+    for cell in CELLS:
+        finish_cell(
+            SETTINGS,
+            cell,
+            RunDirectory(home),
+            report=lambda progress: None,
+            clock=lambda: 0.0,
+            tensorboard=False,
+        )
+    return home
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_both_engines_evaluate_the_same(cell: Cell, compiled: Path, messages: Path) -> None:
+    """Returns of CartPole are numbers of steps: one action that is not the same would show."""
+    ours, theirs = (
+        read_rows(RunDirectory(home).cell(cell) / "evaluations.csv", EvaluationRow)
+        for home in (compiled, messages)
+    )
+    assert ours == theirs
+    assert len(ours) >= 6
+
+
+@pytest.mark.parametrize("cell", CELLS[:2], ids=str)
+def test_both_engines_servers_measure_the_same(cell: Cell, compiled: Path, messages: Path) -> None:
+    ours, theirs = (
+        read_rows(RunDirectory(home).cell(cell) / "federation.csv", FederationRow)
+        for home in (compiled, messages)
+    )
+    assert len(ours) >= 2
+    for mine, other in zip(ours, theirs, strict=True):
+        # Means of float32 numbers, whose sums are taken in another order.
+        for name in ("spread", "td_error", "loss"):
+            assert getattr(mine, name) == pytest.approx(getattr(other, name), rel=1e-5)
+        assert replace(mine, spread=0, td_error=0, loss=0) == replace(
+            other, spread=0, td_error=0, loss=0
+        )
+
+
+def test_both_engines_leave_the_same_files(compiled: Path, messages: Path) -> None:
+    def names(home: Path) -> set[str]:
+        found = (str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
+        return {name for name in found if not name.endswith(".lock")}
+
+    assert names(compiled) == names(messages)
+    for cell in CELLS:
+        results = [
+            json.loads(RunDirectory(home).result(cell).read_text()) for home in (compiled, messages)
+        ]
+        for key in ("round", "budget", "best", "refused_answers"):
+            assert results[0][key] == results[1][key]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("kept", ["best", "last"])
+def test_both_engines_keep_the_same_policies(
+    cell: Cell, kept: str, compiled: Path, messages: Path
+) -> None:
+    for agent in ("agent1", "agent2"):
+        ours, theirs = (
+            RunDirectory(home).agent(cell, agent) / kept for home in (compiled, messages)
+        )
+        assert (ours / "network.json").read_bytes() == (theirs / "network.json").read_bytes()
+        with np.load(ours / "parameters.npz") as mine, np.load(theirs / "parameters.npz") as other:
+            assert set(mine) == set(other) == {"weights0", "biases0", "weights1", "biases1"}
+            for name in mine:
+                np.testing.assert_allclose(mine[name], other[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_both_engines_play_the_best_policies_the_same(
+    cell: Cell, compiled: Path, messages: Path
+) -> None:
+    ours, theirs = (RunDirectory(home).best_returns(cell) for home in (compiled, messages))
+    assert list(json.loads(ours.read_text())) == ["agent1", "agent2"]
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_each_lane_ends_when_its_budget_is_spent(compiled: Path) -> None:
+    ends = {}
+    for cell in CELLS:
+        budget = json.loads(RunDirectory(compiled).result(cell).read_text())["budget"]
+        spent = 2 * budget["own_env_steps"] + budget["server_env_steps"]
+        assert 0 <= 2 * 130 - spent < 2  # less than a step of each
+        ends[cell.arm] = budget["own_env_steps"]
+    assert ends["independent"] == 130
+    assert ends["fedhql"] < 130
+
+
+@pytest.mark.parametrize("reports", [pytest.param(1, marks=pytest.mark.slow), 16])
+def test_interrupted_and_resumed_writes_the_same_bytes(
+    reports: int, compiled: Path, tmp_path: Path
+) -> None:
+    home = interrupted(tmp_path, reports)
+    assert contents(home) != contents(compiled)
+    assert contents(finish(home)) == contents(compiled)
+
+
+@pytest.mark.parametrize("server", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"])
+@pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
+def test_lunar_lander_resumes_too(server: str, tmp_path: Path) -> None:
+    """Agents' episodes cannot be saved: every phase begins new ones. The server's are replayed."""
+    environment = SETTINGS.environment.model_copy(update={"id": "LunarLander-v3"})
+    federation = SETTINGS.federation.model_copy(update={"server_environments": server})
+    lander = SETTINGS.model_copy(update={"environment": environment, "federation": federation})
+    whole = finish(tmp_path / "whole", settings=lander)
+    home = interrupted(tmp_path / "interrupted", 16, lander)
+    assert contents(home) != contents(whole)
+    assert contents(finish(home, settings=lander)) == contents(whole)
+
+
+def test_resumed_when_the_first_of_its_cells_had_finished(
+    whole: tuple[Path, list[Progress]], tmp_path: Path
+) -> None:
+    """The grid goes on with all of its lanes, from before that one's end."""
+    compiled, reports = whole
+    last = max(at for at, progress in enumerate(reports) if progress.cell == CELLS[0])
+    home = interrupted(tmp_path, last + 1)
+    finished = [cell for cell in CELLS if RunDirectory(home).result(cell).exists()]
+    assert finished == CELLS[:1]
+    assert contents(finish(home)) == contents(compiled)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_progress_grows_to_the_budget(cell: Cell, whole: tuple[Path, list[Progress]]) -> None:
+    consumed = [progress.consumed_env_steps for progress in whole[1] if progress.cell == cell]
+    assert consumed[0] == 20  # one of two agents has learned 40 steps
+    assert consumed[-1] == 130
+    assert consumed == sorted(consumed)
+
+
+def test_a_finished_grid_is_not_touched_again(compiled: Path) -> None:
+    before = contents(compiled)
+    reports: list[Progress] = []
+    finish(compiled, report=reports.append)
+    assert reports == []
+    assert contents(compiled) == before
+
+
+def test_no_lane_need_federate(tmp_path: Path) -> None:
+    cells = [Cell("independent", seed) for seed in (0, 1, 2)]
+    directory = RunDirectory(finish(tmp_path, cells))
+    for cell in cells:
+        rows = read_rows(directory.cell(cell) / "evaluations.csv", EvaluationRow)
+        assert [row.own_env_steps for row in rows[::2]] == [40, 80, 120, 130]
+
+
+def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -> None:
+    """Give these agents weights that are not numbers."""
+    build = grid_run.build_grid
+
+    def build_silent(*arguments: Any, **options: Any) -> Grid:
+        grid = build(*arguments, **options)
+        for agent in agents:  # each a population of its own
+            learner = grid.learners[agent]
+            nan = learner._replace(parameters=learner.parameters.at[lane].set(jnp.nan))
+            grid._put(agent, nan)
+        return grid
+
+    monkeypatch.setattr(grid_run, "build_grid", build_silent)
+
+
+def test_an_agent_that_answers_nan_is_named_and_counted(
+    compiled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    silence(monkeypatch, 1, [1])
+    with caplog.at_level(logging.WARNING, "fedhql"):
+        directory = RunDirectory(finish(tmp_path))
+    assert [record.getMessage() for record in caplog.records] == [
+        "exploration=3/seed0: agent2 answered with NaN or infinity and is left out of such "
+        "exchanges"
+    ]
+    rows = read_rows(directory.cell(CELLS[1]) / "federation.csv", FederationRow)
+    refused = json.loads(directory.refused_answers(CELLS[1]).read_text())
+    assert refused == {"agent2": sum(row.refused_answers for row in rows)}
+    assert all(row.refused_answers == 2 * 5 for row in rows[:-1])  # two questions a server step
+    assert all(np.isfinite([row.spread, row.td_error, row.loss]).all() for row in rows)
+    for cell in (CELLS[0], CELLS[2]):  # the others notice nothing
+        for name in RECORDS:
+            mine, theirs = (RunDirectory(home).cell(cell) / name for home in (tmp_path, compiled))
+            assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_no_usable_answer_at_all_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence(monkeypatch, 0, [0, 1])
+    with pytest.raises(NoUsableAnswers, match="fedhql/seed0: no agent gave an answer"):
+        finish(tmp_path)
+    counted = json.loads(RunDirectory(tmp_path).refused_answers(CELLS[0]).read_text())
+    assert set(counted) == {"agent1", "agent2"}

@@ -1,0 +1,383 @@
+"""Who comes late, leaves early, falls behind, answers nonsense; and settings that are wrong."""
+
+import asyncio
+import json
+import logging
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhql.errors import MemberRefused, SettingsError
+from fedhql.remote.member.member import Member
+from fedhql.service.home import open_home, task_of
+from fedhql.settings.served import read_served_settings
+from tests.remote.federating import (
+    accounts,
+    assert_exact_budgets,
+    assert_finished,
+    assert_told_once,
+    broadcast,
+    events,
+    fact,
+    federation,
+    members_of,
+    serving,
+)
+from tests.remote.recording import Recorder, improvements_of, told
+
+BUDGET = 240  # ten rounds with three members
+
+
+@pytest.mark.parametrize("mode", ["rounds", "continuous"])
+def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
+    """A late one begins where the others are, and one that comes back has missed nothing."""
+    text = federation(
+        BUDGET,
+        mode=mode,
+        exchange_deadline_seconds=1,
+        learning_deadline_seconds=1,
+        return_seconds=1,
+        round_interval_seconds=0.02,
+        chunk_env_steps=5,
+    )
+    agents = {n: Recorder(seed, learn_seconds=0.02) for seed, n in enumerate("abcd")}
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for name in "abc":
+                members.join(name, agents[name])
+            await server.reach(lambda: server.roster.improvements >= 4)
+            await members.leave("c")
+            members.join("d", agents["d"])
+            await server.reach(lambda: server.roster.improvements >= 9)
+            members.join("c", Recorder(2, learn_seconds=0.02))
+            await server.reach(lambda: server.roster.improvements >= 12)
+            await members.leave("a")  # for good
+            await server.finish()
+            await members.finish("b", "c", "d")
+
+    asyncio.run(run())
+    home, found = tmp_path / "home", accounts(tmp_path / "home")
+    assert_finished(home, tmp_path, "bcd", BUDGET)
+    assert found["d"].joined_at >= 4
+    whole, of_a = broadcast(home), improvements_of(told(tmp_path / "a"))
+    assert of_a == whole[: len(of_a)]
+    assert len(of_a) >= found["a"].applied_improvements >= 4  # its last words may be unheard
+
+
+def test_who_was_away_too_long_skips_what_is_no_longer_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = federation(BUDGET, catch_up_improvements=4)
+    bob = Recorder(1)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for name, agent in (("ann", Recorder(0)), ("bob", bob), ("cyd", Recorder(2))):
+                members.join(name, agent)
+            await server.reach(lambda: server.roster.improvements >= 5)
+            await members.leave("ann")
+            away_at = server.roster.improvements
+            await server.reach(lambda: server.roster.improvements >= away_at + 8)
+            members.join("ann", Recorder(0))
+            await server.finish()
+            await members.finish()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert_exact_budgets(tmp_path / "home", BUDGET)
+    whole, of_ann = improvements_of(bob.told), improvements_of(told(tmp_path / "ann"))
+    assert len(whole) == fact(tmp_path / "home", "improvements")  # who was there has all
+    account = accounts(tmp_path / "home")["ann"]
+    skipped = account.skipped_improvements
+    assert skipped >= 4
+    assert len(of_ann) == account.applied_improvements - skipped
+    before = next(n for n, (a, b) in enumerate(zip(of_ann, whole, strict=False)) if a != b)
+    assert of_ann == whole[:before] + whole[before + skipped :]
+    assert f"ann: {skipped} improvements are lost to it" in caplog.text
+
+
+def test_a_server_that_went_back_to_an_older_journal_notices(tmp_path: Path) -> None:
+    """Also when it has as many improvements again: they are others."""
+    text = federation(3 * BUDGET, return_seconds=0.2, learning_deadline_seconds=1)
+    home, backup = tmp_path / "home", tmp_path / "backup"
+
+    async def run() -> None:
+        async with serving(home, text) as server, members_of(tmp_path, server.address) as members:
+            for seed, name in enumerate(("ann", "bob", "cyd")):
+                members.join(name, Recorder(seed))
+            await server.reach(lambda: server.roster.improvements >= 3)
+            await members.leave("ann")
+            await members.leave("bob")  # now cyd cannot go on, and nothing is written
+            await members.leave("cyd")
+        shutil.copytree(home, backup)
+        async with serving(home, text) as server, members_of(tmp_path, server.address) as members:
+            members.join("cyd", Recorder(2))
+            members.join("dan", Recorder(3))
+            before = server.roster.improvements
+            await server.reach(lambda: server.roster.improvements >= before + 3)
+        async with serving(backup, text) as server, members_of(tmp_path, server.address) as members:
+            with pytest.raises(MemberRefused, match=r"cyd has applied .* it may have lost"):
+                await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
+            members.join("ann", Recorder(0))
+            members.join("eve", Recorder(4))
+            ahead = int(json.loads(next((tmp_path / "cyd").glob("checkpoint/*/place.json"))
+                                   .read_text())["applied"])  # fmt: skip
+            await server.reach(lambda: server.roster.improvements > ahead)
+            with pytest.raises(MemberRefused, match=r"cyd's improvement .* is another than ours"):
+                await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
+
+    asyncio.run(run())
+
+
+class Forgetful:
+    """An agent that cannot be saved."""
+
+    def __init__(self, told: list[float]) -> None:
+        self.told = told  # the first target of every improvement
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> Any:
+        return np.zeros((len(states), 4), dtype=np.float32)
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        self.told.append(float(targets[0]))
+
+
+def test_an_agent_that_cannot_be_saved_gets_nothing_from_before_it_joined(tmp_path: Path) -> None:
+    text = federation(3 * BUDGET, learning_deadline_seconds=1, return_seconds=1)
+    first: list[float] = []
+    second: list[float] = []
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0))
+            members.join("bob", Recorder(1))
+            await server.reach(lambda: server.roster.improvements >= 4)
+            members.join("cyd", Forgetful(first))
+            await server.reach(lambda: len(first) >= 3)
+            await members.leave("cyd")
+            members.join("cyd", Forgetful(second))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    account = accounts(tmp_path / "home")["cyd"]
+    assert account.joined_at >= 4
+    assert account.skipped_improvements == 0
+    assert second[: len(first)] == first  # again, and from the same one on
+    assert len(second) == account.applied_improvements - account.joined_at
+
+
+def test_an_improvement_that_was_interrupted_is_not_saved(tmp_path: Path) -> None:
+    """Two interrupts: the first asks to stop, the second breaks off whatever the agent does."""
+    text = federation(BUDGET)
+    bob_home = tmp_path / "bob"
+
+    class Interrupted(Recorder):
+        def improve(self, states: Any, actions: Any, targets: Any) -> None:
+            super().improve(states, actions, targets)
+            if len(improvements_of(self.told)) == 3:
+                mains[0].cancel()
+                raise KeyboardInterrupt
+
+    async def live(member: Member) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        mains.append(task)
+        await member.run()
+
+    mains: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0))
+            bob_home.mkdir()
+            member = Member(
+                "bob", server.address, bob_home, lambda task: Interrupted(1),
+                credentials=None, rng=random.Random(0), clock=time.monotonic,
+            )  # fmt: skip
+            with pytest.raises(KeyboardInterrupt):
+                await asyncio.to_thread(asyncio.run, live(member))
+            saved = improvements_of(told(bob_home))
+            (place,) = bob_home.glob("checkpoint/*/place.json")
+            assert json.loads(place.read_text())["applied"] == len(saved) < 3
+            members.join("bob", Recorder(1))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_exact_budgets(tmp_path / "home", BUDGET)
+    assert_told_once(tmp_path / "home", tmp_path, ("ann", "bob"), killed=("bob",))
+
+
+@pytest.mark.parametrize("garbage", ["nan", "inf", "large"])
+def test_who_answers_nonsense_is_quarantined_and_can_be_released(
+    garbage: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    text = federation(BUDGET, return_seconds=1, learning_deadline_seconds=1)
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            bad = members.join("bad", Recorder(0, garbage=garbage, garbage_after=9))
+            members.join("ann", Recorder(1, learn_seconds=0.01))
+            members.join("bob", Recorder(2, learn_seconds=0.01))
+            with pytest.raises(MemberRefused, match="refuses bad: quarantined: a value of"):
+                await asyncio.wait_for(bad, 20)
+            reached = server.roster.improvements
+            await server.reach(lambda: server.roster.improvements > reached)  # the others go on
+            with pytest.raises(MemberRefused, match="bad is quarantined: a value of"):
+                await asyncio.wait_for(members.join("bad", Recorder(0)), 20)
+            server.roster.release("bad")
+            members.join("bad", Recorder(0))
+            await server.finish()
+            await members.finish("ann", "bob", "bad")
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob"), BUDGET)
+    account = accounts(home)["bad"]
+    assert account.refused_answers == 3
+    assert not account.quarantined
+    assert account.applied_improvements > 0
+    text = events(home)
+    assert text.count("bad: answer refused: a value of") == 3
+    assert "bad is quarantined after 3 refused answers in a row" in text
+    assert "bad is released from quarantine" in text
+
+
+def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    text = federation(
+        BUDGET, exchange_deadline_seconds=0.3, return_seconds=0.5, learning_deadline_seconds=0.5
+    )
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, improve_seconds=0.05))
+            members.join("bob", Recorder(1, improve_seconds=0.05))
+            await server.reach(lambda: server.roster.improvements % 3 == 1)  # in a round of three
+            await members.leave("ann")
+            members.join("cyd")
+            await server.finish()
+            await members.finish("bob", "cyd")
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("bob", "cyd"), BUDGET)
+    assert "ends early: too few of its members are left" in events(home)
+
+
+def test_who_learns_slowly_is_not_waited_for_and_gets_all_its_steps(tmp_path: Path) -> None:
+    home, text = tmp_path / "home", federation(
+        72, start_with=3, exchange_deadline_seconds=0.1, learning_deadline_seconds=0.1
+    )  # fmt: skip
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, learn_seconds=0.4))
+            members.join("bob", Recorder(1))
+            members.join("cyd", Recorder(2))
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob", "cyd"), 72)
+    assert "still learning, not waited for: ann" in events(home)
+    for account in accounts(home).values():
+        assert not account.learning
+        assert account.left(72) < 1 or account.name == "ann"  # it may be left alone at the end
+
+
+def test_a_federation_does_not_end_because_members_are_away(tmp_path: Path) -> None:
+    """Nobody has learned anything yet, and one of those without whom no round goes on is late."""
+    home, text = tmp_path / "home", federation(BUDGET // 10, start_with=3, quorum=3)
+    journal, _ = open_home(home, read_served_settings(text))
+    journal.write(facts={"position": {"round": 0, "stage": "next", "enlisted": []}})
+    journal.close()
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann")
+            members.join("bob")
+            await server.reach(lambda: len(server.roster.present()) == 2)
+            await asyncio.sleep(0.1)
+            assert not server.work.done()
+            members.join("cyd")
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    assert_finished(home, tmp_path, ("ann", "bob", "cyd"), BUDGET // 10)
+    assert fact(home, "improvements") == 3
+
+
+WRONG = {
+    "quorum=3": "service.quorum is 3; allowed: up to service.start_with, which is 2",
+    "quorum=0": "service.quorum: 0 is wrong; allowed: a whole number > 0",
+    "mode='sometimes'": "service.mode: 'sometimes' is wrong; allowed: 'rounds', 'continuous'",
+    "members=['ann']": "service.start_with is 2, but service.members names 1",
+    "members=['ann', 'ann']": "service.members: a name is there twice",
+    "members=[1, 2]": "service.members.1: 1 is wrong; allowed: a list, each a string",
+    "value_bound=nan": "service.value_bound: nan is wrong; allowed: a number > 0",
+    "exchange_deadline_seconds=-1": "service.exchange_deadline_seconds: -1 is wrong",
+    "most_states=3": "service.most_states is 3; allowed: at least 4 (federation.query_batch is 4, "
+    "with 4 actions; evaluation.episodes is 1)",
+    "most_message_bytes=1087": "an answer would be 64 bytes, allowed: 63",
+    "quorumm=1": "service.quorumm: unknown key; did you mean 'quorum'?",
+}
+
+
+ALL_ACTIONS = "federation.broadcast='all-actions'"
+TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
+WRONG_TOGETHER: dict[tuple[str, ...], str] = {
+    (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least 16 (",
+    TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
+}
+
+
+@pytest.mark.parametrize("overrides", WRONG_TOGETHER)
+def test_what_the_federation_asks_of_the_service(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        task_of(read_served_settings(federation(), overrides))
+    assert WRONG_TOGETHER[overrides] in str(caught.value)
+    for good in ([ALL_ACTIONS, "service.most_states=16"],
+                 [*TRIMMED, "service.start_with=3", "service.quorum=3"]):  # fmt: skip
+        task_of(read_served_settings(federation(), good))
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_wrong_service_settings_are_one_line(setting: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        task_of(read_served_settings(federation(), [f"service.{setting}"]))
+    assert WRONG[setting] in str(caught.value)
+    assert "\n" not in str(caught.value)

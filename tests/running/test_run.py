@@ -1,0 +1,88 @@
+"""What a compiled run tells whoever watches, without running anything."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhql.engines.cell_records import Progress
+from fedhql.engines.work import Work
+from fedhql.running import run
+from fedhql.running.local_executor import agents_here
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+SETTINGS = read_settings("""
+[environment]
+id = "CartPole-v1"
+[budget]
+env_steps_per_agent = 1000
+[[agents]]
+""")
+FEDERATED, ALONE = Cell("fedhql", 0), Cell("independent", 0)
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+
+    def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
+        self.cells = list(cells)
+
+    def show(self, progress: Progress) -> None: ...
+
+
+class Nowhere:
+    """Does nothing; the first of a run is asked for facts."""
+
+    agents = staticmethod(agents_here)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
+        return 1, 1
+
+    def run(
+        self,
+        work: Sequence[Work],
+        jobs: int,
+        directory: RunDirectory,
+        on_message: Callable[[Any], None],
+    ) -> None:
+        on_message({"is_cpu": True, "memory_bytes": 10**9, "observation_size": 4})
+
+
+def begin(home: Path) -> list[Cell]:
+    """-> the cells that have a bar."""
+    display = Watching()
+    run.run_experiment(
+        SETTINGS,
+        RunDirectory(home),
+        arms=["independent", "fedhql"],
+        seeds=[0],
+        engine="auto",
+        resume=True,
+        executor=Nowhere(),
+        tensorboard=False,
+        command=[],
+        started=datetime.now(UTC),
+        clock=time.monotonic,
+        display=display,
+    )
+    return display.cells
+
+
+def test_every_cell_of_a_grid_that_goes_on_has_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that ended after the grid's last checkpoint, since it is run to its end again."""
+    monkeypatch.setattr(run, "_dispatch", lambda display, message: None)
+    assert set(begin(tmp_path)) == {FEDERATED, ALONE}
+    RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)
+    RunDirectory(tmp_path).result(FEDERATED).write_text("{}")
+    assert set(begin(tmp_path)) == {FEDERATED, ALONE}

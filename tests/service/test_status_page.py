@@ -1,0 +1,614 @@
+import json
+import math
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.remote.server.status import Event, FederationStatus, LatencyRecord, MemberStatus
+from fedhql.service.status_page import Observation
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+NASTY = "<img src=x onerror=alert(1)>"
+STATUS_OF_NASTY = ("connected", 1, 2.0, 3, 4, 5, 6, 7)
+
+
+def latencies(*seconds: float) -> LatencyRecord:
+    record = LatencyRecord()
+    for each in seconds:
+        record.add(each)
+    return record
+
+
+STATUS = FederationStatus(
+    federation="hospitals-7f3a91c2",
+    environment="CartPole-v1",
+    mode="rounds",
+    stage="federating",
+    round=214,
+    improvements=1_070,
+    quorum=3,
+    env_steps_per_member=100_000,
+    server_env_steps=21_400,
+    uptime_seconds=11_530.4,
+    members=(
+        MemberStatus("st-mary", "connected", 41_200, 45_480.0, 214, 0, 0, 0, 0),
+        MemberStatus("lakeside", "connected", 40_950, 45_230.0, 210, 4, 0, 2, 1),
+        MemberStatus("north-clinic", "quarantined", 18_300, 20_140.5, 88, 1, 5, 0, 0),
+        MemberStatus("university-hospital-east", "away", 33_710, 37_400.25, 170, 3, 0, 7, 4),
+        MemberStatus("riverside", "connected", 43_005, 47_285.0, 213, 1, 1, 0, 0),
+    ),
+    exchanges=latencies(*[0.018] * 150, *[0.024] * 60, 0.2, 1.35, 61).status(),
+    spread=0.4127,
+    td_error=1.0483,
+    loss=0.000_831,
+    events=(
+        Event("2026-03-14T09:26:53Z", "warning", "university-hospital-east: no heartbeat for 30 s"),
+        Event("2026-03-14T09:20:11Z", "warning", "north-clinic: quarantined after 5 refused"),
+        Event("2026-03-14T08:01:07Z", "info", "riverside: back, resumed at round 12"),
+        Event("2026-03-14T07:58:40Z", "info", "learning began with 5 members"),
+    ),
+)
+EMPTY = replace(
+    STATUS,
+    stage="waiting for members",
+    round=0,
+    members=(),
+    events=(),
+    exchanges=latencies().status(),
+    spread=None,
+    td_error=None,
+    loss=None,
+)
+
+
+@dataclass
+class Federation:
+    """Whose status the tests set."""
+
+    status: FederationStatus = STATUS
+
+    def snapshot(self) -> FederationStatus:
+        return self.status
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return Federation()
+
+
+@pytest.fixture(scope="module")
+def observation(federation: Federation) -> Iterator[Observation]:
+    with closing(Observation(federation.snapshot, "127.0.0.1", 0)) as serving:
+        yield serving
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(federation: Federation) -> None:
+    federation.status = STATUS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    code: int
+    headers: dict[str, str]
+    body: str
+
+
+def ask(
+    observation: Observation, path: str, method: str = "GET", at: str = "127.0.0.1", **headers: str
+) -> Answer:
+    with closing(HTTPConnection(at, observation.port, timeout=10)) as connection:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.getheaders()), response.read().decode())
+
+
+def forbid(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_json_is_the_snapshot(observation: Observation) -> None:
+    answer = ask(observation, "/status.json")
+    assert answer.code == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    given = json.loads(answer.body, parse_constant=forbid)
+    expected = json.loads(json.dumps(asdict(STATUS)))
+    expected["exchanges"]["buckets"][-1][0] = "+Inf"
+    assert given == expected
+    assert given["exchanges"]["buckets"][-1] == ["+Inf", 213]
+
+
+def test_json_of_what_diverged_is_json(observation: Observation, federation: Federation) -> None:
+    federation.status = replace(STATUS, loss=math.nan, td_error=-math.inf)
+    given = json.loads(ask(observation, "/status.json").body, parse_constant=forbid)
+    assert (given["loss"], given["td_error"]) == ("NaN", "-Inf")
+
+
+def samples(text: str, parse: Callable[[str], Any]) -> dict[tuple[str, str], float]:
+    """By name and labels."""
+    found: dict[tuple[str, str], float] = {}
+    for family in parse(text):
+        assert family.documentation
+        for sample in family.samples:
+            key = (sample.name, ",".join(value for _, value in sorted(sample.labels.items())))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("accept", "parse"),
+    [("", parse_plain), ("application/openmetrics-text; version=1.0.0", parse_open)],
+)
+def test_metrics_are_the_snapshot(
+    accept: str, parse: Callable[[str], Any], observation: Observation, federation: Federation
+) -> None:
+    federation.status = replace(
+        STATUS, members=(*STATUS.members, MemberStatus(f'{NASTY}"\\\n', *STATUS_OF_NASTY))
+    )
+    answer = ask(observation, "/metrics", Accept=accept)
+    assert answer.code == 200
+    assert answer.headers["Content-Type"].startswith(accept.partition(";")[0] or "text/plain")
+    found = samples(answer.body, parse)
+    status = federation.status
+    buckets = {
+        ("fedhql_exchange_duration_seconds_bucket", str(float(bound)).replace("inf", "+Inf")): count
+        for bound, count in status.exchanges.buckets
+    }
+    assert len(buckets) == 16
+    members = {
+        (f"fedhql_member_{name}", member.name): value
+        for member in status.members
+        for name, value in (
+            ("connected", member.state == "connected"),
+            ("quarantined", member.state == "quarantined"),
+            ("own_env_steps_total", member.own_env_steps),
+            ("consumed_env_steps_total", member.consumed_env_steps),
+            ("applied_improvements_total", member.applied_improvements),
+            ("skipped_improvements_total", member.skipped_improvements),
+            ("refused_answers_total", member.refused_answers),
+            ("late_answers_total", member.late_answers),
+            ("reconnects_total", member.reconnects),
+        )
+    }
+    assert found == buckets | members | {
+        ("fedhql_federation_info", "CartPole-v1,hospitals-7f3a91c2,rounds"): 1,
+        ("fedhql_round", ""): 214,
+        ("fedhql_improvements_total", ""): 1_070,
+        ("fedhql_quorum_members", ""): 3,
+        ("fedhql_env_steps_per_member", ""): 100_000,
+        ("fedhql_server_env_steps_total", ""): 21_400,
+        ("fedhql_uptime_seconds", ""): 11_530.4,
+        ("fedhql_q_spread", ""): 0.4127,
+        ("fedhql_td_error", ""): 1.0483,
+        ("fedhql_loss", ""): 0.000_831,
+        ("fedhql_exchange_duration_seconds_count", ""): 213,
+        ("fedhql_exchange_duration_seconds_sum", ""): STATUS.exchanges.total_seconds,
+    }
+
+
+def test_what_is_not_known_yet_is_no_metric(
+    observation: Observation, federation: Federation
+) -> None:
+    federation.status = EMPTY
+    found = samples(ask(observation, "/metrics").body, parse_plain)
+    names = {name for name, _ in found}
+    assert not {"fedhql_q_spread", "fedhql_td_error", "fedhql_loss"} & names
+    assert found["fedhql_exchange_duration_seconds_count", ""] == 0
+
+
+@pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
+def test_every_answer_is_guarded(path: str, observation: Observation) -> None:
+    answer = ask(observation, path)
+    assert answer.code == (404 if path == "/nowhere" else 200)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cache-Control"] == "no-store"
+    policy = dict(
+        part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for inline in ("script-src", "style-src"):
+        assert policy[inline].startswith("'sha256-")
+    assert not {"unsafe-inline", "http:", "https:", "*"} & set(
+        str(policy).replace("'", " ").split()
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/status.json", "/metrics"])
+def test_head_has_the_headers_alone(path: str, observation: Observation) -> None:
+    head, get = ask(observation, path, "HEAD"), ask(observation, path)
+    assert head.code == 200
+    assert head.body == ""
+    assert head.headers["Content-Length"] == get.headers["Content-Length"]
+    assert head.headers["Content-Length"] == str(len(get.body.encode()))
+
+
+@pytest.mark.parametrize("path", ["/favicon.ico", "/status.json/", "/../status.json", "/Metrics"])
+def test_nothing_is_elsewhere(path: str, observation: Observation) -> None:
+    assert ask(observation, path).code == 404
+
+
+def test_a_query_changes_nothing(observation: Observation) -> None:
+    assert ask(observation, "/?a=b").body == ask(observation, "/").body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@pytest.mark.parametrize("path", ["/", "/status.json"])
+def test_only_reading_is_allowed(method: str, path: str, observation: Observation) -> None:
+    answer = ask(observation, path, method)
+    assert answer.code == 405
+    assert answer.headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.3.2.1:80", "[::1]", "[::1]:8080"]
+)
+def test_the_machine_itself_may_ask(host: str, observation: Observation) -> None:
+    assert ask(observation, "/status.json", Host=host).code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "192.0.2.7",
+        "0.0.0.0",
+        "[::2]:8080",
+        "[localhost]",
+        "localhost:80:80",
+        "evil.example@localhost",
+        "localhost, evil.example",
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
+def test_names_of_others_are_refused(host: str, path: str, observation: Observation) -> None:
+    answer = ask(observation, path, Host=host)
+    assert answer.code == 403
+    assert "CartPole" not in answer.body
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", ""])
+def test_listening_everywhere_any_address_is_ours_but_no_name(host: str) -> None:
+    with closing(Observation(Federation().snapshot, host, 0)) as observation:
+        assert ask(observation, "/", Host="192.0.2.7:8080").code == 200
+        assert ask(observation, "/", Host="evil.example").code == 403
+
+
+def test_over_ipv6() -> None:
+    try:
+        observation = Observation(Federation().snapshot, "::1", 0)
+    except SettingsError:
+        pytest.skip("there is no IPv6")
+    with closing(observation):
+        assert ask(observation, "/status.json", at="::1").code == 200
+        assert ask(observation, "/status.json", at="::1", Host="evil.example").code == 403
+
+
+def test_closed_it_listens_no_more_and_may_be_closed_again() -> None:
+    observation = Observation(Federation().snapshot, "127.0.0.1", 0)
+    assert ask(observation, "/").code == 200
+    observation.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(observation, "/")
+    observation.close()
+
+
+def test_one_who_says_nothing_keeps_nobody_waiting(observation: Observation) -> None:
+    with closing(socket.create_connection(("127.0.0.1", observation.port))):
+        assert ask(observation, "/status.json").code == 200
+
+
+def test_asking_leaves_no_trace_on_the_terminal(
+    observation: Observation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ask(observation, "/")
+    ask(observation, "/nowhere")
+    with closing(socket.create_connection(("127.0.0.1", observation.port))) as rude:
+        rude.sendall(b"nonsense\r\n\r\n")
+        assert rude.recv(10)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_port_in_use_is_said_in_one_line(observation: Observation) -> None:
+    with pytest.raises(SettingsError, match=rf"^cannot listen on 127.0.0.1:{observation.port}: "):
+        Observation(Federation().snapshot, "127.0.0.1", observation.port)
+    with pytest.raises(SettingsError, match=r"^cannot listen on 127.0.0.1:70000: "):
+        Observation(Federation().snapshot, "127.0.0.1", 70_000)
+
+
+def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra, match=r"^fedhql serve --http needs .*fedhql\[remote\]"):
+        Observation(Federation().snapshot, "127.0.0.1", 0)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[webdriver.Chrome]:
+    for needed in (CHROMIUM, DRIVER):
+        if not needed.exists():
+            pytest.skip(f"there is no {needed}")
+    options = webdriver.ChromeOptions()
+    for option in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ):
+        options.add_argument(option)
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def complaints(browser: webdriver.Chrome) -> list[str]:
+    log: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture
+def browser(chromium: webdriver.Chrome, observation: Observation) -> Iterator[webdriver.Chrome]:
+    """With the page open."""
+    look_at(chromium, 1280, "light")
+    chromium.get(f"http://127.0.0.1:{observation.port}/")
+    until(chromium, lambda: text(chromium, "environment") == "CartPole-v1")
+    yield chromium
+    assert complaints(chromium) == []
+    chromium.get("about:blank")
+
+
+def look_at(browser: webdriver.Chrome, width: int, scheme: str) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def until(browser: webdriver.Chrome, condition: Callable[[], bool]) -> None:
+    WebDriverWait(browser, 20, 0.1).until(lambda _: condition())
+
+
+def text(browser: webdriver.Chrome, place: str) -> str:
+    return browser.find_element(By.ID, place).text
+
+
+def rows(browser: webdriver.Chrome, place: str, cells: str) -> list[list[str]]:
+    found: list[list[str]] = browser.execute_script(
+        """const [place, cells] = arguments;
+        return [...document.getElementById(place).children].map(row =>
+          [...row.querySelectorAll(cells)].map(cell => cell.innerText.trim()));""",
+        place,
+        cells,
+    )
+    return found
+
+
+def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
+    assert browser.title == "CartPole-v1, hospitals-7f3a91c2 – FedHQL"
+    shown = {
+        place: text(browser, place)
+        for place in ("federation", "stage", "round", "mode", "uptime", "connected", "quorum-note")
+    }
+    assert shown == {
+        "federation": "Federation hospitals-7f3a91c2",
+        "stage": "federating",
+        "round": "round 214",
+        "mode": "in rounds",
+        "uptime": "up 3 h 12 min",
+        "connected": "3 of 5",
+        "quorum-note": "quorum of 3",
+    }
+    figures = ("p50", "p99", "spread", "td-error", "loss", "improvements", "server-steps", "budget")
+    assert [text(browser, place) for place in figures] == [
+        "18.0 ms",
+        "179 ms",  # of 213, 88 % of the way from the 210th, 24 ms, to the next, 200 ms
+        "0.4127",
+        "1.048",
+        "8.31e-4",
+        "1,070",
+        "21,400",
+        "100,000",
+    ]
+    members = rows(browser, "members", "th, .chip, .words, .number")
+    assert members[2] == [
+        "north-clinic",
+        "quarantined",
+        "18,300 own, 20,141 consumed",
+        *("88", "1", "5", "0", "0"),
+    ]
+    assert [row[:2] for row in members] == [[each.name, each.state] for each in STATUS.members]
+    events = rows(browser, "events", "time, .level, .text")
+    assert [row[1:] for row in events] == [
+        [event.level.replace("info", ""), event.text] for event in STATUS.events
+    ]
+    stamps = [each.get_attribute("datetime") for each in browser.find_elements(By.TAG_NAME, "time")]
+    assert stamps == [event.time for event in STATUS.events]
+    assert all(len(row[0]) == len("2026-03-14 09:26:53") for row in events)
+
+
+def test_bars_are_shares_of_the_budget(browser: webdriver.Chrome) -> None:
+    widths = browser.execute_script(
+        """return [...document.querySelectorAll(".bar")].map(bar => ["own", "consumed"].map(kind =>
+          bar.querySelector("." + kind).getBoundingClientRect().width
+          / bar.getBoundingClientRect().width));"""
+    )
+    for (own, consumed), member in zip(widths, STATUS.members, strict=True):
+        assert own == pytest.approx(member.own_env_steps / 100_000, abs=0.01)
+        assert consumed == pytest.approx(member.consumed_env_steps / 100_000, abs=0.01)
+
+
+def test_the_page_follows(browser: webdriver.Chrome, federation: Federation) -> None:
+    first = MemberStatus("newcomer", "finished", 100_000, 200_000.0, 9, 0, 0, 0, 0)
+    federation.status = replace(
+        STATUS,
+        stage="evaluating",
+        round=215,
+        members=(first, *STATUS.members[:2]),
+        loss=math.inf,
+        events=(Event("2026-03-14T10:00:00Z", "info", "newcomer: joined"), *STATUS.events),
+    )
+    until(browser, lambda: text(browser, "round") == "round 215")
+    assert text(browser, "stage") == "evaluating"
+    assert text(browser, "loss") == "+Inf"
+    names = [row[0] for row in rows(browser, "members", "th")]
+    assert names == ["newcomer", "st-mary", "lakeside"]
+    assert rows(browser, "events", ".text")[0] == ["newcomer: joined"]
+    bar = browser.find_element(By.CSS_SELECTOR, ".bar")
+    assert bar.find_element(By.CLASS_NAME, "consumed").size["width"] == bar.size["width"]
+    federation.status = STATUS
+    until(browser, lambda: text(browser, "round") == "round 214")
+    assert len(rows(browser, "members", "th")) == 5
+
+
+def test_before_anybody_came(browser: webdriver.Chrome, federation: Federation) -> None:
+    federation.status = EMPTY
+    until(browser, lambda: text(browser, "stage") == "waiting for members")
+    for place in ("p50", "p99", "spread", "td-error", "loss"):
+        assert text(browser, place) == "–"
+    assert text(browser, "no-members") == "None has joined yet."
+    assert text(browser, "no-events") == "Nothing has happened yet."
+
+
+def test_names_and_events_are_text(browser: webdriver.Chrome, federation: Federation) -> None:
+    federation.status = replace(
+        STATUS,
+        federation=NASTY,
+        environment=NASTY,
+        stage=NASTY,
+        members=(MemberStatus(NASTY, *STATUS_OF_NASTY), MemberStatus("x", NASTY, *[0] * 7)),
+        events=(Event(NASTY, NASTY, NASTY),),
+    )
+    until(browser, lambda: text(browser, "environment") == NASTY)
+    assert rows(browser, "members", ".name") == [[NASTY], ["x"]]
+    assert rows(browser, "members", ".chip")[1] == [NASTY]
+    assert rows(browser, "events", "time, .level, .text") == [[NASTY, NASTY, NASTY]]
+    assert browser.title.startswith(NASTY)
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+
+
+def test_too_few_members_are_warned_about(
+    browser: webdriver.Chrome, federation: Federation
+) -> None:
+    colour = "return getComputedStyle(document.getElementById('connected')).color"
+    before = browser.execute_script(colour)
+    federation.status = replace(STATUS, quorum=4)
+    until(browser, lambda: text(browser, "quorum-note") == "▲ below the quorum of 4")
+    assert browser.execute_script(colour) != before
+    federation.status = replace(STATUS, quorum=4, stage="finished")
+    until(browser, lambda: text(browser, "quorum-note") == "quorum of 4")
+    assert browser.execute_script(colour) == before
+
+
+def test_the_page_may_not_fetch_from_elsewhere(chromium: webdriver.Chrome) -> None:
+    with (
+        closing(Observation(Federation().snapshot, "127.0.0.1", 0)) as ours,
+        closing(Observation(Federation().snapshot, "127.0.0.1", 0)) as other,
+    ):
+        chromium.get(f"http://127.0.0.1:{ours.port}/")
+        refused = chromium.execute_async_script(
+            """const done = arguments[1];
+            addEventListener("securitypolicyviolation", event => done(event.effectiveDirective));
+            fetch(arguments[0], {mode: "no-cors"}).then(() => done("fetched"), () => {});""",
+            f"http://127.0.0.1:{other.port}/status.json",
+        )
+        chromium.get("about:blank")
+    complaints(chromium)
+    assert refused == "connect-src"
+
+
+def test_silence_is_said_and_ends(chromium: webdriver.Chrome) -> None:
+    federation = Federation()
+    observation = Observation(federation.snapshot, "127.0.0.1", 0)
+    chromium.get(f"http://127.0.0.1:{observation.port}/")
+    until(chromium, lambda: text(chromium, "environment") == "CartPole-v1")
+    assert text(chromium, "silence") == ""
+    assert complaints(chromium) == []
+    observation.close()
+    until(chromium, lambda: text(chromium, "silence") != "")
+    since = text(chromium, "silence").removeprefix("no answer from the server since ")
+    assert [len(part) for part in since.split(":")] == [2, 2, 2]
+    federation.status = replace(STATUS, round=300)
+    with closing(Observation(federation.snapshot, "127.0.0.1", observation.port)):
+        until(chromium, lambda: text(chromium, "round") == "round 300")
+        assert text(chromium, "silence") == ""
+        chromium.get("about:blank")
+    complaints(chromium)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 1001, 1000, 600, 390, 320])
+def test_nothing_is_cut_off(
+    width: int, scheme: str, browser: webdriver.Chrome, federation: Federation
+) -> None:
+    look_at(browser, width, scheme)
+    long = replace(STATUS.members[0], name="m" * 80)
+    federation.status = replace(STATUS, members=(*STATUS.members, long))
+    until(browser, lambda: len(rows(browser, "members", "th")) == 6)
+    root = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    wanted, given = browser.execute_script(root)
+    assert wanted == given
+    outside = browser.execute_script(
+        """return [...document.querySelectorAll("main *")]
+          .filter(each => !each.closest("thead") && each.getClientRects().length)
+          .filter(each => {
+            const box = each.getBoundingClientRect();
+            return box.left < 0 || box.right > innerWidth || each.scrollWidth > each.clientWidth + 1
+              && getComputedStyle(each).display !== "inline";
+          }).map(each => each.outerHTML);"""
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_what_is_behind_them(scheme: str, browser: webdriver.Chrome) -> None:
+    look_at(browser, 1280, scheme)
+    weakest = browser.execute_script(
+        """const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+        const light = (...layers) => {
+          for (const colour of layers) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+          const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+            .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const behind = (element) => element
+          ? [...behind(element.parentElement), getComputedStyle(element).backgroundColor] : [];
+        document.getElementById("quorum").classList.add("warning");
+        document.getElementById("silence").hidden = false;
+        document.getElementById("silence").textContent = "no answer";
+        return Math.min(...[...document.querySelectorAll("body *")]
+          .filter(each => each.getClientRects().length)
+          .filter(each => [...each.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+          .map(each => {
+            const [a, b] = [light(...behind(each), getComputedStyle(each).color),
+                            light(...behind(each))].sort((a, b) => b - a);
+            return (a + 0.05) / (b + 0.05);
+          }));"""
+    )
+    assert weakest >= 4.5

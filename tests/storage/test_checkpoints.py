@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from fedhql.storage.checkpoints import SHARE_OF_RUN, Checkpoints
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write(checkpoints: Checkpoints, number: int, text: str = "") -> None:
+    with checkpoints.write(number) as directory:
+        (directory / "state").write_text(text or str(number))
+
+
+def test_the_newest_whole_one_counts_and_only_it_is_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Clock())
+    assert checkpoints.latest() is None
+    for number in (1, 9, 10):
+        write(checkpoints, number)
+    latest = Checkpoints(tmp_path, Clock()).latest()
+    assert latest is not None
+    assert (latest / "state").read_text() == "10"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Clock())
+    write(checkpoints, 1)
+    with pytest.raises(ZeroDivisionError), checkpoints.write(2) as directory:
+        (directory / "state").write_text(str(1 / 0))
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert (latest / "state").read_text() == "1"
+    write(checkpoints, 2)  # what is left of the failure is no obstacle
+    assert checkpoints.latest() == tmp_path / "round-000000002"
+
+
+def test_the_same_round_can_be_written_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Clock())
+    write(checkpoints, 0, "before")
+    write(checkpoints, 0, "after")
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert (latest / "state").read_text() == "after"
+
+
+def test_the_next_waits_until_the_last_has_been_paid_for(tmp_path: Path) -> None:
+    clock = Clock()
+    checkpoints = Checkpoints(tmp_path, clock)
+    assert checkpoints.due()
+    with checkpoints.write(1):
+        clock.now += 3.0
+    clock.now += 3.0 / SHARE_OF_RUN - 0.1
+    assert not checkpoints.due()
+    clock.now += 0.2
+    assert checkpoints.due()
+    assert SHARE_OF_RUN < 0.05
