@@ -237,7 +237,7 @@ def test_lanes_learn_as_if_alone_of_what_their_seeds_make() -> None:
         run.to(PHASE)
 
     def first(tree: Any) -> NDArray[Any]:
-        return jax.tree.map(lambda array: array[0] if array.ndim else array, tree)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda array: array[0] if array.ndim else array, tree)
 
     _same(first((one.learner, one.experience)), first((other.learner, other.experience)))
     assert np.isnan(other.learner.parameters[1]).all()
