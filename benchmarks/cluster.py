@@ -30,6 +30,7 @@ from fedhql.federation.cohort import usable_answers
 from fedhql.running.ray_executors import gather_on_ray
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.threads import ONE_THREAD
 
 if TYPE_CHECKING:
     from fedhql.cluster.ray_cohort import RayCohort
@@ -48,6 +49,27 @@ class Prompt:
         return np.zeros((len(states), ACTIONS), dtype=np.float32)
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None: ...
+
+
+class Empty:
+    """An actor whose method does nothing: a call to it costs what Ray itself costs."""
+
+    def nothing(self) -> None: ...
+
+
+@contextmanager
+def empty_calls(count: int) -> Iterator[Callable[[], object]]:
+    """A function that calls `count` empty actors once each and waits for all of them."""
+    ray = import_ray()
+    actors = [
+        ray.remote(num_cpus=0, runtime_env={"env_vars": ONE_THREAD})(Empty).remote()
+        for _ in range(count)
+    ]
+    try:
+        yield lambda: ray.get([actor.nothing.remote() for actor in actors])
+    finally:
+        for actor in actors:
+            ray.kill(actor)
 
 
 def prompt_agents(cluster: Cluster, count: int) -> "RayCohort":
@@ -79,24 +101,28 @@ def exchange(most_actors: int) -> None:
     print("|---|---|---|---|---|---|")
     with connected(None) as cluster:
         for count in (n for n in (5, 20, 80, 200) if n <= most_actors):
-            with closing(prompt_agents(cluster, count)) as cohort:
-                print(_exchange_row(cohort, count, 128))
+            with closing(prompt_agents(cluster, count)) as cohort, empty_calls(count) as empty:
+                print(_exchange_row(cohort, empty, count, 128))
 
 
 def batch() -> None:
     print("\nAn exchange with 5 agents, by the number of states\n")
     print("| states | empty calls | query | improve | query over empty | improve over empty |")
     print("|---|---|---|---|---|---|")
-    with connected(None) as cluster, closing(prompt_agents(cluster, 5)) as cohort:
+    with (
+        connected(None) as cluster,
+        closing(prompt_agents(cluster, 5)) as cohort,
+        empty_calls(5) as empty,
+    ):
         for B in (1, 16, 128, 1024, 8192):
-            print(_exchange_row(cohort, B, B))
+            print(_exchange_row(cohort, empty, B, B))
 
 
-def _exchange_row(cohort: "RayCohort", first: int, B: int) -> str:
+def _exchange_row(cohort: "RayCohort", call_empty: Callable[[], object], first: int, B: int) -> str:
     states = np.zeros((B, 4), dtype=np.float32)
     actions, targets = np.zeros(B, dtype=np.int64), np.zeros(B, dtype=np.float32)
     calls: dict[str, Callable[[], object]] = {
-        "empty": cohort.do_nothing,
+        "empty": call_empty,
         "query": partial(cohort.query, states),
         "improve": partial(cohort.improve, states, actions, targets),
     }

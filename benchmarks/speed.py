@@ -55,8 +55,9 @@ def main() -> None:
 def one_core() -> None:
     """Before any numeric library is loaded: they ask for their threads then."""
     os.sched_setaffinity(0, {CORE})
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
-        os.environ[name] = "1"
+    from fedhql.threads import ONE_THREAD  # loads NumPy, which sees one core and starts one thread
+
+    os.environ.update(ONE_THREAD)
     from fedhql.engines.jax_setup import prepare_jax
 
     prepare_jax()

@@ -1,10 +1,13 @@
 """What agents ask of a cluster, and what a cluster says to it. No Ray is needed here."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ray import cloudpickle
 
 from fedhql.cluster import session
 from fedhql.cluster.file_transfer import scratch
@@ -98,13 +101,25 @@ def test_versions_that_differ_are_named_with_both() -> None:
         require_versions(here, without, "elsewhere")
 
 
+def test_a_node_without_fedhql_can_read_its_versions() -> None:
+    """Ray must send the function by value, because the node cannot import it."""
+    script = (
+        "import pickle, sys\n"
+        "sys.modules['fedhql'] = None\n"  # an import of it fails
+        "print(pickle.load(sys.stdin.buffer)()['numpy'])"
+    )
+    sent = cloudpickle.dumps(versions_here)
+    done = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True)
+    assert done.stdout.decode().strip() == versions_here()["numpy"], done.stderr.decode()
+
+
 def test_rays_client_protocol_is_refused() -> None:
     with pytest.raises(SettingsError, match="ray start --address"), connected("ray://host:10001"):
         pass
 
 
 def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[ray\]'"), connected(None):
         pass
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.threads import ONE_THREAD
 from tests.cli.running import FEDHQL, succeed, write_file
 
 RECORDS = ("evaluations.csv", "federation.csv")
@@ -66,8 +67,8 @@ def _as_runs_start_their_workers(tmp_path_factory: pytest.TempPathFactory) -> It
     """One numeric thread, for sums depend on how many there are; and no one's cache but ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
-            patch.setenv(name, "1")
+        for name, value in ONE_THREAD.items():
+            patch.setenv(name, value)
         yield
 
 

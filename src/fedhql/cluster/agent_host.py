@@ -34,9 +34,6 @@ class AgentHost:
         can_be_kept = can_be_saved or isinstance(self._agent, Exportable)
         return can_be_saved, can_be_kept, type(self._agent).__qualname__
 
-    def nothing(self) -> None:
-        """Ray's own cost of a call, for comparison."""
-
     def self_learn(self, env_steps: int) -> None:
         self._agent.self_learn(env_steps)
 

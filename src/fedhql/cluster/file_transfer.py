@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedhql.storage.checkpoints import Pacing
 from fedhql.storage.files import locked, sync
 
 PARCEL_BYTES = 8 * 2**20
-SHARE_OF_RUN = 0.02  # of the time, for sending
 MIN_PAUSE_SECONDS = 1.0
 
 Signature = tuple[int, int, int]  # inode, size, time of change
@@ -39,11 +39,11 @@ class FileSender:
     ) -> None:
         self._home, self._send, self._clock = home, send, clock
         self._sent = signatures(home)
-        self._next_due = clock()
+        self._pacing = Pacing(clock, min_pause=MIN_PAUSE_SECONDS)
 
     def send_if_due(self) -> None:
         """Whether waiting since the last time has paid for this one."""
-        if self._clock() >= self._next_due:
+        if self._pacing.due():
             self.send()
 
     def send(self) -> None:
@@ -52,8 +52,7 @@ class FileSender:
         if now != self._sent:
             self._send_changed(now)
         self._sent = now
-        ended = self._clock()
-        self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+        self._pacing.finished(begun)
 
     def _send_changed(self, now: dict[str, Signature]) -> None:
         pieces: list[tuple[str, bytes]] = []

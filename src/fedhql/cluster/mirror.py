@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedhql.cluster.file_transfer import MIN_PAUSE_SECONDS, SHARE_OF_RUN, scratch, signatures
+from fedhql.cluster.file_transfer import MIN_PAUSE_SECONDS, scratch, signatures
 from fedhql.errors import MissingExtra, RunDirectoryError
+from fedhql.storage.checkpoints import Pacing
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,8 @@ class Mirror:
         self._files, self._root = _open(url)
         self._sent: dict[str, Any] = {}
         self._there: set[str] = set()
-        self._next_due = clock() + MIN_PAUSE_SECONDS
+        self._pacing = Pacing(clock, min_pause=MIN_PAUSE_SECONDS)
+        self._pacing.postpone(MIN_PAUSE_SECONDS)
 
     def fetch(self) -> None:
         """What is there so far; nothing, if nothing is."""
@@ -56,15 +58,15 @@ class Mirror:
 
     def send_if_due(self) -> None:
         """What cannot be sent now is sent later: nothing there is a reason to end a run."""
-        if self._clock() < self._next_due:
+        if not self._pacing.due():
             return
         try:
             self.send()
         except FileNotFoundError:  # replaced by a newer one meanwhile
-            self._next_due = self._clock() + MIN_PAUSE_SECONDS
+            self._pacing.postpone(MIN_PAUSE_SECONDS)
         except Exception as error:  # noqa: BLE001 - every store has errors of its own
             log.warning("%s: %s; tried again in %s s", self._url, error, RETRY_SECONDS)
-            self._next_due = self._clock() + RETRY_SECONDS
+            self._pacing.postpone(RETRY_SECONDS)
 
     def send(self) -> None:
         begun = self._clock()
@@ -78,8 +80,7 @@ class Mirror:
         for name in self._there - set(now):
             self._files.rm_file(f"{self._root}/{name}")
         self._sent, self._there = now, set(now)
-        ended = self._clock()
-        self._next_due = ended + max((ended - begun) / SHARE_OF_RUN, MIN_PAUSE_SECONDS)
+        self._pacing.finished(begun)
 
     def _put(self, name: str, content: bytes) -> None:
         """The old content or the new, whatever happens."""

@@ -22,11 +22,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fedhql.cluster.agent_host import AgentHost, pack, read_files, write_files
 from fedhql.cluster.placement import bundles_for
 from fedhql.cluster.resources import Resources, in_words
-from fedhql.cluster.session import ONE_THREAD, nodes_alive
+from fedhql.cluster.session import nodes_alive
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
 from fedhql.errors import AgentsLost, FedHQLError
 from fedhql.federation import Answers
 from fedhql.federation.cohort import usable_answers
+from fedhql.threads import ONE_THREAD
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +105,6 @@ class RayCohort:
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         packed = _for_all(pack(states, actions, targets))
         self._results([host.improve.remote(packed) for host in self._hosts])
-
-    def do_nothing(self) -> None:
-        """An exchange without content: Ray's own cost."""
-        ray.get([host.nothing.remote() for host in self._hosts])
 
     def save(self, directory: Path) -> None:
         saving = [host.save.remote() for host in self._hosts]

@@ -22,10 +22,6 @@ CONNECT_SECONDS = 10
 OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray; what does not fit goes to its disk
 SCRATCH_HOME = Path("/tmp")  # because the path of a socket has to be short
 SCRATCH_PREFIX = "fedhql-ray-"
-# Sums must not depend on how many threads there are. NPROC is what XLA takes for its cores.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"), "1"
-)
 
 RAYS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -1,44 +1,22 @@
-"""Whether another machine computes what this one does: versions of Python and of packages."""
+"""Require that every machine has the same versions of Python and of the packages."""
 
 import platform
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from fedhql.errors import ClusterError
-
-# What can change a result, or what is sent between machines.
-PACKAGES = (
-    "fedhql",
-    "ray",
-    "numpy",
-    "gymnasium",
-    "jax",
-    "jaxlib",
-    "optax",
-    "torch",
-    "stable-baselines3",
-    "envpool",
-    "box2d",
-    "box2d-py",
-)
+from fedhql.storage.run_directory import package_versions
 
 
-def _reader(packages: tuple[str, ...]) -> Callable[[], dict[str, str]]:
+def _reader(read_packages: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
     def read() -> dict[str, str]:
-        """Only of what is installed."""
-        found = {"python": ".".join(platform.python_version_tuple()[:2])}
-        for package in packages:
-            try:
-                found[package] = version(package)
-            except PackageNotFoundError:
-                continue
-        return found
+        return {"python": ".".join(platform.python_version_tuple()[:2])} | read_packages()
 
     return read
 
 
-# A nested function, because Ray sends those by value: a node may have no fedhql, or another.
-versions_here = _reader(PACKAGES)
+# Both functions are nested, so Ray sends them by value: a node may lack fedhql or have another
+# version of it.
+versions_here = _reader(package_versions)
 
 
 def require_versions(
@@ -46,7 +24,11 @@ def require_versions(
     found: Mapping[str, str] | None = None,
     where: str = platform.node(),
 ) -> None:
-    """All that are wanted, here or as another machine told; what it has besides is its own."""
+    """Raise ClusterError if a wanted version is missing or differs in `found`.
+
+    `found` and `where` describe another machine; by default they describe this one. Packages
+    that are in `found` only are ignored.
+    """
     found = versions_here() if found is None else found
     wrong = [
         f"{package} is {found.get(package, 'missing')} and not {expected}"

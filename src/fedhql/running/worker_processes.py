@@ -13,6 +13,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from fedhql.errors import FedHQLError
+from fedhql.threads import ONE_THREAD
 
 Task = Callable[[Callable[[Any], None]], None]  # called with a way to send messages
 
@@ -76,9 +77,7 @@ def _as_workers_start() -> Iterator[None]:
     are what runs in parallel, and sums must not depend on how many threads there are. An interrupt
     is for the parent, which ends its workers; theirs would be a traceback each.
     """
-    # NPROC is what XLA takes for the number of cores it may use.
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
-    before = {name: os.environ.get(name) for name in threads}
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
     # The mask is what the worker inherits. It keeps an interrupt from this thread alone; another
     # may take it, so until the worker has all it needs an interrupt is only written down.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -86,7 +85,7 @@ def _as_workers_start() -> Iterator[None]:
     listener = signal.getsignal(signal.SIGINT)
     if callable(listener):  # else interrupts are ignored, and shall be
         signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
-    os.environ.update(dict.fromkeys(threads, "1"))
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:

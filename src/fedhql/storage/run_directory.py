@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from fedhql.storage.arm_names import order
 from fedhql.storage.files import locked, write_atomically
 from fedhql.storage.records import EvaluationRow, FederationRow, header
 
+# Their versions can change a result, or what machines send to each other.
 PACKAGES = (
     "fedhql",
     "gymnasium",
@@ -30,6 +31,7 @@ PACKAGES = (
     "stable-baselines3",
     "torch",
     "jax",
+    "jaxlib",
     "optax",
     "envpool",
     "box2d",
@@ -152,20 +154,31 @@ class RunDirectory:
         write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
 
 
+def _version_reader(packages: tuple[str, ...]) -> Callable[[], dict[str, str]]:
+    def read() -> dict[str, str]:
+        """Return the versions of the packages that are installed."""
+        found = {}
+        for package in packages:
+            try:
+                found[package] = version(package)
+            except PackageNotFoundError:
+                continue
+        return found
+
+    return read
+
+
+# A nested function: `cluster.versions` explains why.
+package_versions = _version_reader(PACKAGES)
+
+
 def platform_facts() -> dict[str, Any]:
     return {
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": package_versions(),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _whole_lines(text: str) -> str:
