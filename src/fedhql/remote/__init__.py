@@ -1,1 +1,1 @@
-"""Federating across firewalls: gRPC, mutual TLS, a durable server, members that come and go."""
+"""Federating across firewalls: gRPC with mutual TLS, a durable server, members that reconnect."""

@@ -1,4 +1,4 @@
-"""Certificates: what is written, what is refused, and who gets past a handshake."""
+"""Certificates: the files written, invalid input, revocation, and TLS handshakes."""
 
 import asyncio
 import shutil
@@ -63,15 +63,15 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-# What is written
+# Files written
 
 
-def test_keys_are_their_owners_alone_from_the_first_byte(
+def test_a_key_file_is_never_readable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "certs"
     home.mkdir()
-    (home / ".alice.key.tmp").write_text("of a process that was killed")
+    (home / ".alice.key.tmp").write_text("left by a killed process")
     (home / ".alice.key.tmp").chmod(0o644)
     seen: dict[str, set[int]] = {}
 
@@ -92,14 +92,14 @@ def test_keys_are_their_owners_alone_from_the_first_byte(
     assert not list(home.glob(".*.tmp"))
 
 
-def test_a_new_home_is_its_owners_alone(home: Path) -> None:
+def test_a_new_home_is_readable_only_by_its_owner(home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_nothing_is_overwritten(home: Path) -> None:
+def test_existing_files_are_not_overwritten(home: Path) -> None:
     issue(home, "alice", days=1, now=NOW)
     before = contents(home)
-    with pytest.raises(CredentialsError, match=r"ca\.key exists and is not overwritten; go on"):
+    with pytest.raises(CredentialsError, match=r"ca\.key exists and is not overwritten; use it"):
         create_authority(home, days=1, now=NOW)
     with pytest.raises(CredentialsError, match=r"alice\.key exists .*replace it with --renew"):
         issue(home, "alice", days=1, now=NOW)
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten(home: Path) -> None:
         create_authority(home, days=1, now=NOW)
 
 
-def test_renewing_replaces_certificate_and_key_and_nothing_else(home: Path) -> None:
+def test_renewing_replaces_only_the_certificate_and_the_key(home: Path) -> None:
     issue(home, "alice", days=1, now=NOW)
     issue(home, "bob", days=1, now=NOW)
     before = contents(home)
@@ -124,7 +124,7 @@ def test_renewing_replaces_certificate_and_key_and_nothing_else(home: Path) -> N
     assert peer_of(load(home, "alice", now=NOW + 29 * DAY).certificate) == ("alice", renewed.serial)
 
 
-def test_renewing_keeps_the_hosts_unless_others_are_given(home: Path) -> None:
+def test_renewing_keeps_the_hosts_unless_new_ones_are_given(home: Path) -> None:
     def hosts() -> list[str]:
         names = certificate(home, "server").extensions.get_extension_for_class(
             x509.SubjectAlternativeName
@@ -149,7 +149,7 @@ def test_validity_starts_an_hour_ago_and_ends_no_later_than_the_authority(home: 
     assert certificate(home, "bob").not_valid_after_utc == authority.not_valid_after_utc
 
 
-def test_every_key_is_p256_and_every_serial_its_own(home: Path) -> None:
+def test_every_key_is_p256_and_every_serial_is_unique(home: Path) -> None:
     serials = {issue(home, name, days=1, now=NOW).serial for name in ("alice", "bob")}
     serials.add(issue(home, "bob", days=1, renew=True, now=NOW).serial)
     serials.add(certificate(home, "ca").serial_number)
@@ -160,17 +160,17 @@ def test_every_key_is_p256_and_every_serial_its_own(home: Path) -> None:
         assert isinstance(key.curve, ec.SECP256R1)
 
 
-def test_a_server_is_one_under_its_hosts_and_a_member_is_none(home: Path) -> None:
+def test_only_a_server_certificate_is_accepted_and_only_for_its_hosts(home: Path) -> None:
     issue(home, "server", days=10, hosts=["fed.example.org", "10.0.0.1"], now=NOW)
     issue(home, "fed.example.org", days=10, now=NOW)
-    trusting = PolicyBuilder().store(Store([certificate(home, "ca")]))
-    policy = trusting.time(NOW)
+    builder = PolicyBuilder().store(Store([certificate(home, "ca")]))
+    policy = builder.time(NOW)
     verifier = policy.build_server_verifier(x509.DNSName("fed.example.org"))
     chain = verifier.verify(certificate(home, "server"), [])
     assert chain == [certificate(home, "server"), certificate(home, "ca")]
     for wrong in (
         policy.build_server_verifier(x509.DNSName("other.example.org")),
-        trusting.time(NOW + 11 * DAY).build_server_verifier(x509.DNSName("fed.example.org")),
+        builder.time(NOW + 11 * DAY).build_server_verifier(x509.DNSName("fed.example.org")),
     ):
         with pytest.raises(VerificationError):
             wrong.verify(certificate(home, "server"), [])
@@ -185,7 +185,7 @@ def test_a_server_is_one_under_its_hosts_and_a_member_is_none(home: Path) -> Non
 @pytest.mark.parametrize(
     "name", ["", ".", "..", ".hidden", "ca", "CA", "a/b", "../up", "a b", "ä", "a\n", "a" * 65]
 )
-def test_names_that_are_no_file_names_or_too_long_are_refused(home: Path, name: str) -> None:
+def test_an_invalid_name_is_refused(home: Path, name: str) -> None:
     before = contents(home)
     with pytest.raises(CredentialsError, match="allowed: 1 to 64 letters, digits, '-', '_' and"):
         issue(home, name, days=1, now=NOW)
@@ -195,12 +195,12 @@ def test_names_that_are_no_file_names_or_too_long_are_refused(home: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 64, "site-1_b.example.org", "9", "ca2"])
-def test_other_names_are_common_names_as_they_are(home: Path, name: str) -> None:
+def test_a_valid_name_becomes_the_common_name_unchanged(home: Path, name: str) -> None:
     serial = issue(home, name, days=1, now=NOW).serial
     assert peer_of(load(home, name).certificate) == (name, serial)
 
 
-def test_hosts_days_and_homes_that_cannot_be_are_refused(home: Path, tmp_path: Path) -> None:
+def test_invalid_hosts_days_and_homes_are_refused(home: Path, tmp_path: Path) -> None:
     for host in ("fed.example.org:7000", "https://fed.example.org", "", "a..b", "ä.org"):
         with pytest.raises(CredentialsError, match="a DNS name or an IP address, without a port"):
             issue(home, "server", days=1, hosts=[host], now=NOW)
@@ -220,21 +220,21 @@ def test_hosts_days_and_homes_that_cannot_be_are_refused(home: Path, tmp_path: P
     assert {path.name for path in home.iterdir()} == {"ca.crt", "ca.key", ".lock"}
 
 
-def test_an_authority_that_expired_or_has_another_key_signs_nothing(
+def test_an_authority_that_expired_or_has_the_wrong_key_does_not_sign(
     home: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(CredentialsError, match=r"ca\.crt expired on 2033-01-30 .*another auth"):
+    with pytest.raises(CredentialsError, match=r"ca\.crt expired on 2033-01-30 .*; create a new"):
         issue(home, "alice", days=1, now=NOW + 1001 * DAY)
     create_authority(tmp_path / "other", days=1, now=NOW)
     shutil.copy(tmp_path / "other" / "ca.key", home / "ca.key")
-    with pytest.raises(CredentialsError, match=r"ca\.key does not fit .*ca\.crt"):
+    with pytest.raises(CredentialsError, match=r"ca\.key does not belong to .*ca\.crt"):
         issue(home, "alice", days=1, now=NOW)
 
 
-# What is loaded
+# Loading
 
 
-def test_what_was_issued_loads_and_hides_its_key(home: Path) -> None:
+def test_issued_credentials_load_and_hide_the_key_in_their_repr(home: Path) -> None:
     issue(home, "alice", days=1, now=NOW)
     loaded = load(home, "alice")
     assert loaded.authority == (home / "ca.crt").read_bytes()
@@ -245,7 +245,7 @@ def test_what_was_issued_loads_and_hides_its_key(home: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["ca.crt", "alice.crt", "alice.key"])
-def test_a_missing_file_is_named(home: Path, missing: str) -> None:
+def test_the_error_names_a_missing_file(home: Path, missing: str) -> None:
     issue(home, "alice", days=1, now=NOW)
     (home / missing).unlink()
     with pytest.raises(CredentialsError, match=f"{missing} cannot be read: No such file"):
@@ -253,24 +253,24 @@ def test_a_missing_file_is_named(home: Path, missing: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o620, 0o604, 0o601, 0o644])
-def test_a_key_others_may_use_is_refused(home: Path, mode: int) -> None:
+def test_a_key_that_others_can_access_is_refused(home: Path, mode: int) -> None:
     issue(home, "alice", days=1, now=NOW)
     for name in ("alice", "ca"):
         (home / f"{name}.key").chmod(mode)
-    with pytest.raises(CredentialsError, match=r"others: chmod 600 .*/alice\.key$"):
+    with pytest.raises(CredentialsError, match=r"other users; run: chmod 600 .*/alice\.key$"):
         load(home, "alice")
-    with pytest.raises(CredentialsError, match=r"others: chmod 600 .*/ca\.key$"):
+    with pytest.raises(CredentialsError, match=r"other users; run: chmod 600 .*/ca\.key$"):
         issue(home, "bob", days=1, now=NOW)
 
 
-def test_what_is_no_certificate_or_no_usable_key_is_refused(home: Path) -> None:
+def test_an_invalid_certificate_or_key_is_refused(home: Path) -> None:
     issue(home, "alice", days=1, now=NOW)
     locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     )
     for content in (b"nonsense", b"", locked):
         (home / "alice.key").write_bytes(content)
-        with pytest.raises(CredentialsError, match=r"alice\.key is not a private key in PEM"):
+        with pytest.raises(CredentialsError, match=r"alice\.key is not an unencrypted private key"):
             load(home, "alice")
     for key in (
         rsa.generate_private_key(public_exponent=65537, key_size=2048),
@@ -293,7 +293,7 @@ def test_a_key_of_another_certificate_is_refused(home: Path) -> None:
     issue(home, "alice", days=1, now=NOW)
     issue(home, "bob", days=1, now=NOW)
     shutil.copy(home / "bob.key", home / "alice.key")
-    with pytest.raises(CredentialsError, match=r"alice\.key does not fit .*alice\.crt; take both"):
+    with pytest.raises(CredentialsError, match=r"alice\.key does not belong to .*alice\.crt; use"):
         load(home, "alice")
 
 
@@ -306,7 +306,7 @@ def test_a_certificate_of_another_authority_is_refused(home: Path, tmp_path: Pat
         load(home, "alice", ca=home / "alice.crt")
 
 
-def test_dates_are_told_and_may_be_left_unchecked(home: Path) -> None:
+def test_a_certificate_outside_its_validity_dates_is_refused(home: Path) -> None:
     issue(home, "alice", days=10, now=NOW)
     load(home, "alice", now=NOW + 10 * DAY)
     load(home, "alice", now=NOW - timedelta(hours=1))
@@ -322,7 +322,7 @@ def test_dates_are_told_and_may_be_left_unchecked(home: Path) -> None:
         load(home, "bob", now=NOW + 1001 * DAY)
 
 
-def test_a_peer_has_a_certificate_and_one_common_name() -> None:
+def test_a_peer_needs_a_certificate_with_one_common_name() -> None:
     with pytest.raises(CredentialsError, match="the peer's certificate is not a certificate"):
         peer_of(b"nonsense")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -333,18 +333,18 @@ def test_a_peer_has_a_certificate_and_one_common_name() -> None:
             .sign(key, hashes.SHA256())
             .public_bytes(Encoding.PEM)
         )
-        with pytest.raises(CredentialsError, match="does not have one common name"):
+        with pytest.raises(CredentialsError, match="must have exactly one common name"):
             peer_of(made)
 
 
-# What is revoked
+# Revocation
 
 
 def revoked_in(home: Path) -> dict[int, datetime]:
     return read_revoked(home / "revoked.crl", certificate(home, "ca"))
 
 
-def test_revoked_certificates_stay_revoked_and_new_ones_are_not(home: Path) -> None:
+def test_certificates_stay_revoked_and_renewed_ones_are_not_revoked(home: Path) -> None:
     old = {name: issue(home, name, days=1, now=NOW).serial for name in ("alice", "bob", "carol")}
     assert revoked_in(home) == {}
     assert revoke(home, "alice", now=NOW) == 1
@@ -369,9 +369,9 @@ def test_revoked_certificates_stay_revoked_and_new_ones_are_not(home: Path) -> N
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_what_was_replaced_is_revoked_with_the_rest(home: Path, older: bool) -> None:
-    """Also in an authority that did not keep it when it was made."""
-    later = NOW + 2 * DAY  # the first has expired by then, and needs nothing more
+def test_a_replaced_certificate_is_revoked_too(home: Path, older: bool) -> None:
+    """`older`: the authority's version did not store a copy of each certificate."""
+    later = NOW + 2 * DAY  # the first certificate has expired by then
     issue(home, "alice", days=1, now=NOW)
     first = issue(home, "alice", days=10, renew=True, now=later)
     if older:
@@ -382,7 +382,7 @@ def test_what_was_replaced_is_revoked_with_the_rest(home: Path, older: bool) -> 
     assert revoked_in(home).keys() == {first.serial, second.serial}
 
 
-def test_an_authority_that_never_kept_any_still_lists_and_revokes(home: Path) -> None:
+def test_an_authority_without_stored_copies_still_lists_and_revokes(home: Path) -> None:
     serial = issue(home, "alice", days=1, now=NOW).serial
     shutil.rmtree(home / "issued")
     assert [one.name for one in issued(home)[0]] == ["alice", "ca"]
@@ -390,7 +390,7 @@ def test_an_authority_that_never_kept_any_still_lists_and_revokes(home: Path) ->
     assert revoked_in(home).keys() == {serial}
 
 
-def test_only_what_was_issued_is_revoked(home: Path) -> None:
+def test_only_an_issued_certificate_can_be_revoked(home: Path) -> None:
     with pytest.raises(CredentialsError, match=r"certs has no certificate of alice$"):
         revoke(home, "alice", now=NOW)
     (home / "alice.crt").write_text("nonsense")
@@ -399,9 +399,7 @@ def test_only_what_was_issued_is_revoked(home: Path) -> None:
     assert not (home / "revoked.crl").exists()
 
 
-def test_files_that_are_not_ours_are_named_and_keep_nothing_else_from_the_list(
-    home: Path, tmp_path: Path
-) -> None:
+def test_unusable_files_are_reported_and_the_rest_is_listed(home: Path, tmp_path: Path) -> None:
     create_authority(tmp_path / "other", days=1, now=NOW)
     shutil.copy(tmp_path / "other" / "ca.crt", home / "friends.crt")
     (home / "broken.crt").write_bytes(b"\xff")
@@ -414,17 +412,17 @@ def test_files_that_are_not_ours_are_named_and_keep_nothing_else_from_the_list(
     ]
 
 
-def test_a_list_that_cannot_be_read_is_not_an_empty_one(
+def test_an_unreadable_revocation_list_is_an_error(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever Path.exists says: newer Pythons answer any error with False."""
+    """Path.exists must not decide: newer Python versions return False on any error."""
     (home / "revoked.crl").mkdir()
     monkeypatch.setattr(Path, "exists", lambda path: False)
     with pytest.raises(CredentialsError, match=r"revoked\.crl cannot be read: Is a directory"):
         revoked_in(home)
 
 
-def test_a_list_not_signed_by_the_authority_is_refused(home: Path, tmp_path: Path) -> None:
+def test_a_revocation_list_of_another_signer_is_refused(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     create_authority(other, days=1, now=NOW)
     issue(other, "mallory", days=1, now=NOW)
@@ -456,7 +454,7 @@ def test_a_list_not_signed_by_the_authority_is_refused(home: Path, tmp_path: Pat
         revoked_in(home)
 
 
-def test_revoking_at_the_same_time_loses_none(home: Path) -> None:
+def test_concurrent_revocations_are_all_kept(home: Path) -> None:
     names = [f"member{n}" for n in range(8)]
     for name in names:
         issue(home, name, days=1, now=NOW)
@@ -471,7 +469,7 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-# Who gets past a handshake
+# TLS handshakes
 
 
 async def _who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -483,7 +481,7 @@ async def _who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> byt
     return f"{name} {serial}".encode()
 
 
-async def _ask(server: Credentials, member: grpc.ChannelCredentials, host: str) -> str:
+async def _call_server(server: Credentials, member: grpc.ChannelCredentials, host: str) -> str:
     service = grpc.aio.server()
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_who)
     service.add_generic_rpc_handlers(
@@ -502,7 +500,7 @@ async def _ask(server: Credentials, member: grpc.ChannelCredentials, host: str) 
 
 @pytest.fixture
 def today(tmp_path: Path) -> Path:
-    """A home of today: a handshake asks the clock."""
+    """Return a home with current dates: a handshake uses the real clock."""
     path = tmp_path / "today"
     now = datetime.now(UTC)
     create_authority(path, days=100, now=now - 10 * DAY)
@@ -513,7 +511,7 @@ def today(tmp_path: Path) -> Path:
 
 
 def _loaded(home: Path, name: str) -> Credentials:
-    """On its last day, which may be over."""
+    """Load credentials as of their last day, so that expired ones load too."""
     return load(home, name, now=certificate(home, name).not_valid_after_utc)
 
 
@@ -521,11 +519,13 @@ def _loaded(home: Path, name: str) -> Credentials:
 def test_a_member_connects_and_the_server_knows_its_name_and_serial(today: Path, host: str) -> None:
     member = channel_credentials(_loaded(today, "alice"))
     serial = certificate(today, "alice").serial_number
-    assert asyncio.run(_ask(_loaded(today, "server"), member, host)) == f"alice {serial}"
+    assert asyncio.run(_call_server(_loaded(today, "server"), member, host)) == f"alice {serial}"
 
 
 @pytest.mark.parametrize("shown", ["of another authority", "expired", "none"])
-def test_a_stranger_does_not_connect(today: Path, tmp_path: Path, shown: str) -> None:
+def test_a_client_without_a_valid_certificate_cannot_connect(
+    today: Path, tmp_path: Path, shown: str
+) -> None:
     server = _loaded(today, "server")
     if shown == "of another authority":
         create_authority(tmp_path / "other", days=10, now=datetime.now(UTC))
@@ -536,10 +536,10 @@ def test_a_stranger_does_not_connect(today: Path, tmp_path: Path, shown: str) ->
         stranger = channel_credentials(_loaded(today, "expired"))
     else:
         stranger = grpc.ssl_channel_credentials(server.authority)
-    _refused(server, stranger)
+    _connection_error(server, stranger)
 
 
-def test_no_member_poses_as_the_server_and_no_server_as_another(today: Path) -> None:
+def test_members_reject_a_server_with_a_certificate_that_is_not_for_it(today: Path) -> None:
     now = datetime.now(UTC)
     issue(today, "localhost", days=10, now=now)
     issue(today, "elsewhere", days=10, hosts=["fed.example.org"], now=now)
@@ -550,8 +550,8 @@ def test_no_member_poses_as_the_server_and_no_server_as_another(today: Path) -> 
         ("elsewhere", "Hostname Verification Check failed"),
         ("old-server", "certificate has expired"),
     ):
-        assert reason in _refused(_loaded(today, name), member)
-    with pytest.raises(CredentialsError, match="of localhost is a member's, no server may show it"):
+        assert reason in _connection_error(_loaded(today, name), member)
+    with pytest.raises(CredentialsError, match="of localhost is for a member, not for a server"):
         require_server(_loaded(today, "localhost"))
     require_server(_loaded(today, "elsewhere"))
 
@@ -563,17 +563,17 @@ def test_a_member_does_not_trust_the_server_of_another_authority(
     create_authority(other, days=10, now=datetime.now(UTC))
     issue(other, "server", days=10, hosts=["localhost"], now=datetime.now(UTC))
     member = channel_credentials(_loaded(today, "alice"))
-    assert "CERTIFICATE_VERIFY_FAILED" in _refused(_loaded(other, "server"), member)
+    assert "CERTIFICATE_VERIFY_FAILED" in _connection_error(_loaded(other, "server"), member)
 
 
-def _refused(server: Credentials, member: grpc.ChannelCredentials) -> str:
+def _connection_error(server: Credentials, member: grpc.ChannelCredentials) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        asyncio.run(_ask(server, member, "localhost"))
+        asyncio.run(_call_server(server, member, "localhost"))
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     return str(refused.value.details())
 
 
-# The commands
+# Commands
 
 
 def succeed(*arguments: object) -> str:
@@ -582,14 +582,15 @@ def succeed(*arguments: object) -> str:
     return done.output
 
 
-def test_the_commands_say_what_they_wrote_and_what_comes_next(tmp_path: Path) -> None:
+def test_the_commands_print_what_they_wrote_and_what_comes_next(tmp_path: Path) -> None:
     home = tmp_path / "my certs"
     at = ("--home", home)
     assert f"next: fedhql certs issue server --host HOST --home '{home}'" in succeed("init", *at)
     succeed("issue", "server", "--host", "localhost", "--host", "127.0.0.1", *at)
-    said = succeed("issue", "alice", "--days", 30, *at)
-    assert f"bring {home}/ca.crt, {home}/alice.crt and {home}/alice.key to alice" in said
-    assert f"wrote {home}/revoked.crl, which now lists 1 more" in succeed("revoke", "alice", *at)
+    output = succeed("issue", "alice", "--days", 30, *at)
+    assert f"send {home}/ca.crt, {home}/alice.crt and {home}/alice.key to alice" in output
+    output = succeed("revoke", "alice", *at)
+    assert f"wrote {home}/revoked.crl; newly revoked certificates of alice: 1" in output
     assert "nothing to do" in succeed("revoke", "alice", *at)
     succeed("issue", "server", "--renew", *at)
     hosts = certificate(home, "server").extensions.get_extension_for_class(
@@ -610,7 +611,7 @@ def test_the_commands_say_what_they_wrote_and_what_comes_next(tmp_path: Path) ->
     assert found["ca"][2:] == ["3649", "no"]
 
 
-def test_the_list_has_what_was_replaced_and_says_what_it_left_out(tmp_path: Path) -> None:
+def test_the_list_has_replaced_certificates_and_names_unusable_files(tmp_path: Path) -> None:
     at = ("--home", tmp_path)
     for arguments in (("init",), ("issue", "alice"), ("revoke", "alice")):
         succeed(*arguments, *at)
@@ -619,24 +620,24 @@ def test_the_list_has_what_was_replaced_and_says_what_it_left_out(tmp_path: Path
     *rows, left_out = succeed("list", *at).splitlines()
     assert sorted(row.split()[-1] for row in rows if row.startswith("alice")) == ["no", "revoked"]
     assert left_out == f"left out: {tmp_path}/stray.crt is not a certificate in PEM"
-    assert "lists 1 more" in succeed("revoke", "alice", *at)
+    assert "newly revoked certificates of alice: 1" in succeed("revoke", "alice", *at)
 
 
-def test_an_expired_certificate_is_listed_as_such(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_listed_as_expired(tmp_path: Path) -> None:
     past = datetime.now(UTC) - 5 * DAY
     create_authority(tmp_path, days=100, now=past)
     issue(tmp_path, "alice", days=1, now=past)
     assert succeed("list", "--home", tmp_path).splitlines()[1].split()[3:] == ["expired", "no"]
 
 
-def test_a_mistake_is_left_to_the_command_line_to_print(tmp_path: Path) -> None:
+def test_a_command_raises_its_error_for_the_command_line_to_print(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["issue", "alice", "--home", str(tmp_path)])
     assert isinstance(done.exception, CredentialsError)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("package", ["cryptography", "grpc"])
-def test_without_the_extra_it_is_named(
+def test_the_error_names_the_missing_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)

@@ -1,4 +1,4 @@
-"""A member's side of secure aggregation: what it refuses to mask, and whose keys it believes."""
+"""A member's side of secure aggregation: which queries it masks, and which keys it accepts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,11 +47,11 @@ def order(
     return Order(id=id_, query=Query(states=states, cohort=cohort, keys=keys))
 
 
-def test_signed_keys_are_believed_and_told_once(credentials: dict[str, Credentials]) -> None:
+def test_signed_keys_are_accepted_and_remembered(credentials: dict[str, Credentials]) -> None:
     members = [masking(name, credentials[name]) for name in NAMES]
     keys = [member.key for member in members]
-    for number, told in ((1, keys), (2, [])):
-        tensors = [member.answer(order(number, *told), VALUES) for member in members]
+    for number, sent in ((1, keys), (2, [])):
+        tensors = [member.answer(order(number, *sent), VALUES) for member in members]
         sums = unmasked_sum([unpack(tensor) for tensor in tensors]).reshape(2, 1, 2)
         assert FixedPoint(3, 1e6).moments(sums).mean_BA.tolist() == VALUES.tolist()
 
@@ -76,7 +76,7 @@ ALTERED: dict[str, tuple[Change, str]] = {
     ),
     "no signature": (lambda key, _: changed(key, signature=b""), "is not signed"),
     "no certificate": (lambda key, _: changed(key, certificate=b""), "is not a certificate"),
-    "much around its certificate": (
+    "a long certificate": (
         lambda key, _: changed(key, certificate=key.certificate + bytes(8192)),
         r"a certificate of 8,\d+ bytes, allowed: 8,192",
     ),
@@ -84,10 +84,10 @@ ALTERED: dict[str, tuple[Change, str]] = {
         lambda key, _: changed(key, signature=bytes(257)),
         "a signature of 257 bytes, allowed: 256",
     ),
-    "another name": (lambda key, _: changed(key, name="cyd"), "another's certificate"),
+    "another name": (lambda key, _: changed(key, name="cyd"), "certificate of another member"),
     "another member's": (
         lambda key, known: changed(Masking("cyd", known["cyd"]).key, name="bob"),
-        "another's certificate",
+        "certificate of another member",
     ),
     "another authority's": (
         lambda _, known: Masking("bob", known["theirs"]).key,
@@ -110,8 +110,8 @@ def test_an_altered_key_is_refused(what: str, credentials: dict[str, Credentials
         ann.answer(order(1, *keys), VALUES)
 
 
-def test_a_replayed_question_is_refused(credentials: dict[str, Credentials]) -> None:
-    """Two answers under the same masks would tell their difference."""
+def test_a_replayed_query_is_refused(credentials: dict[str, Credentials]) -> None:
+    """Two answers with the same masks would reveal their difference."""
     ann, *others = (masking(name, credentials[name]) for name in NAMES)
     keys = [each.key for each in (ann, *others)]
     ann.answer(order(5, *keys, epoch=2), VALUES)
@@ -121,7 +121,7 @@ def test_a_replayed_question_is_refused(credentials: dict[str, Credentials]) -> 
     ann.answer(order(6, epoch=2), VALUES)
 
 
-def test_a_key_that_was_replaced_is_not_used_any_more(credentials: dict[str, Credentials]) -> None:
+def test_a_new_key_replaces_the_old_one(credentials: dict[str, Credentials]) -> None:
     members = {name: masking(name, credentials[name]) for name in NAMES}
     keys = [member.key for member in members.values()]
     for member in members.values():
@@ -140,10 +140,10 @@ def test_a_key_that_was_replaced_is_not_used_any_more(credentials: dict[str, Cre
         ((), "without masks"),
         (("ann", "bob"), "with 2 members; allowed: 3 to 17"),
         (("ann", "bob", "bob"), "with 2 members"),
-        (("bob", "cyd", "dan"), "a cohort with 'dan', of whom there is no key"),
+        (("bob", "cyd", "dan"), "a cohort with 'dan', whose key is unknown"),
     ],
 )
-def test_cohorts_that_are_refused(
+def test_a_query_with_an_unsafe_cohort_is_refused(
     cohort: tuple[str, ...], why: str, credentials: dict[str, Credentials]
 ) -> None:
     ann, *others = (masking(name, credentials[name]) for name in NAMES)
@@ -153,8 +153,8 @@ def test_cohorts_that_are_refused(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.1e6])
-def test_values_that_may_not_be_added_up_are_not_sent(value: float) -> None:
-    """The server could not see what is wrong with the sum."""
+def test_values_that_cannot_be_summed_are_not_sent(value: float) -> None:
+    """The server could not detect them in the sum."""
     members = [masking(name, None) for name in NAMES]
     values = VALUES.copy()
     values[0, 1] = value
@@ -162,20 +162,20 @@ def test_values_that_may_not_be_added_up_are_not_sent(value: float) -> None:
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf])
-def test_without_secure_aggregation_it_will_not_begin(bound: float) -> None:
+def test_a_welcome_without_secure_aggregation_is_refused(bound: float) -> None:
     with pytest.raises(WireError, match=r"a welcome without secure aggregation; join without --s"):
         Masking("ann", None).begin(Welcome(federation="f", secure_value_bound=bound))
 
 
-def test_it_begins_once() -> None:
-    """A second welcome would make identities new that are used."""
+def test_a_second_welcome_is_refused() -> None:
+    """It would allow identities to be used again."""
     ann = masking("ann", None)
     with pytest.raises(WireError, match="a second welcome"):
         ann.begin(WELCOME)
 
 
 def test_a_cohort_that_is_too_large_for_the_bound_is_refused() -> None:
-    """Each value would be rounded by more than it may be."""
+    """The rounding errors of the sum would be too large."""
     names = tuple(f"m{n}" for n in range(18))
     members = [masking(name, None) for name in names]
     keys = [member.key for member in members]
@@ -185,13 +185,13 @@ def test_a_cohort_that_is_too_large_for_the_bound_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bound", [1e25, 1e300])
-def test_it_will_not_begin_where_every_value_is_rounded_away(bound: float) -> None:
+def test_a_bound_that_leaves_no_room_for_fractions_is_refused(bound: float) -> None:
     with pytest.raises(WireError, match="no room for fractions"):
         masking("ann", None, bound)
 
 
 def assert_noise(answers: list[Tensor]) -> None:
-    """The check word says so; and whole words are, where sums of these values are small."""
+    """The check word is wrong, and some words are large, where unmasked sums would be small."""
     words = [unpack(tensor) for tensor in answers]
     with pytest.raises(NotTheSum):
         unmasked_sum(words)
@@ -199,26 +199,26 @@ def assert_noise(answers: list[Tensor]) -> None:
     assert ((total > 2**56) & (total < 2**64 - 2**56)).any()
 
 
-def test_members_that_were_told_different_bounds_leave_noise() -> None:
-    """Else little would be left of those with the larger one, and the sum be the third's values."""
+def test_answers_with_different_bounds_sum_to_noise() -> None:
+    """Otherwise the sum could show the values of the one member with a smaller bound."""
     members = [masking("ann", None), masking("bob", None), masking("cyd", None, bound=1e3)]
     keys = [member.key for member in members]
     assert_noise([member.answer(order(1, *keys), VALUES) for member in members])
 
 
-def test_members_that_were_asked_at_different_states_leave_noise() -> None:
-    """Else one could be asked elsewhere, and the difference of two sums be that one's values."""
+def test_answers_at_different_states_sum_to_noise() -> None:
+    """Otherwise the difference of two sums could show one member's values."""
     members = [masking(name, None) for name in NAMES]
-    keys, elsewhere = [member.key for member in members], (0.0, 0.0, 1.0)
-    for number, states in ((1, elsewhere), (2, (0.0, 0.0, -0.0))):
-        asked = [order(number, *keys, state=state) for state in states]
+    keys = [member.key for member in members]
+    for number, states in ((1, (0.0, 0.0, 1.0)), (2, (0.0, 0.0, -0.0))):
+        orders = [order(number, *keys, state=state) for state in states]
         assert_noise(
-            [member.answer(each, VALUES) for member, each in zip(members, asked, strict=True)]
+            [member.answer(each, VALUES) for member, each in zip(members, orders, strict=True)]
         )
 
 
-def test_an_empty_answer_uses_its_identity_up() -> None:
-    """Or a server could ask again under it, at other states."""
+def test_an_empty_answer_uses_up_its_identity() -> None:
+    """Otherwise a server could query again with it, at other states."""
     ann, *others = (masking(name, None) for name in NAMES)
     keys = [each.key for each in (ann, *others)]
     assert not ann.answer(order(2, *keys), np.nan * VALUES).ByteSize()

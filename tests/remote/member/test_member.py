@@ -1,4 +1,4 @@
-"""A member by itself, with a server that says what a test makes it say."""
+"""A member against a server whose messages are scripted by the test."""
 
 import asyncio
 import time
@@ -33,23 +33,22 @@ TASK = Task(environment="FrozenLake-v1", state_dtype="int64", state_shape=[], ac
 STATES = np.arange(3)
 
 
-class Line:
-    """One connection, seen from the server."""
+class ServerStream:
+    """The server's end of one connection."""
 
     def __init__(self, requests: Any, context: Any) -> None:
         self._requests, self._context, self._orders = requests, context, 0
 
     async def hear(self) -> FromMember:
-        message: FromMember = await asyncio.wait_for(anext(self._requests), 10)
-        return message
+        return await asyncio.wait_for(anext(self._requests), 10)
 
     async def say(self, message: FromServer) -> None:
         await self._context.write(message.SerializeToString())
 
     async def welcome(self, **fields: Any) -> None:
         assert (await self.hear()).HasField("hello")
-        said: dict[str, Any] = {"federation": "f", "task": TASK, "most_states": 8} | fields
-        await self.say(FromServer(welcome=Welcome(**said)))
+        defaults: dict[str, Any] = {"federation": "f", "task": TASK, "most_states": 8}
+        await self.say(FromServer(welcome=Welcome(**(defaults | fields))))
 
     async def order(self, *improvements: Improvement, **work: Any) -> None:
         self._orders += 1
@@ -57,7 +56,7 @@ class Line:
         await self.say(FromServer(order=Order(id=number, improvements=improvements, **work)))
 
     async def report(self, *improvements: Improvement, **work: Any) -> Report:
-        """What it answers to an order; a question, if nothing else is said."""
+        """Send an order, by default a query, and return the member's report."""
         await self.order(*improvements, **(work or {"query": Query(states=pack(STATES))}))
         return (await self.hear()).report
 
@@ -66,7 +65,7 @@ class Line:
         assert (await self.hear()).goodbye.reason == Goodbye.FINISHED
 
 
-Script = Callable[[Line], Awaitable[None]]
+Script = Callable[[ServerStream], Awaitable[None]]
 
 
 def improvement(number: int, **changes: Any) -> Improvement:
@@ -77,22 +76,22 @@ def improvement(number: int, **changes: Any) -> Improvement:
 def run(
     home: Path, *scripts: Script, agent: Recorder | None = None, secure_aggregation: bool = False
 ) -> Recorder:
-    """A member that finds a server with each of these scripts, one connection after the other."""
-    acting, left, wrong = agent or Recorder(seed=0), list(scripts), list[BaseException]()
+    """Run a member against a server that plays one script for each connection."""
+    used, left, errors = agent or Recorder(seed=0), list(scripts), list[BaseException]()
 
     async def join(requests: Any, context: Any) -> None:
         try:
-            await left.pop(0)(Line(requests, context))
+            await left.pop(0)(ServerStream(requests, context))
         except BaseException as error:  # gRPC would only log it
-            wrong.append(error)
+            errors.append(error)
             raise
 
-    async def meet() -> None:
+    async def federate() -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((join_handler(join),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        member = Member("ann", f"127.0.0.1:{port}", home, lambda task: acting, credentials=None,
+        member = Member("ann", f"127.0.0.1:{port}", home, lambda task: used, credentials=None,
                         rng=Hasty(0), clock=time.monotonic,
                         secure_aggregation=secure_aggregation)  # fmt: skip
         try:
@@ -101,109 +100,109 @@ def run(
             await server.stop(0)
 
     home.mkdir(exist_ok=True)
-    asyncio.run(meet())
-    assert not wrong
+    asyncio.run(federate())
+    assert not errors
     assert not left
-    return acting
+    return used
 
 
-def test_each_improvement_once_whatever_is_sent_again(tmp_path: Path) -> None:
+def test_a_repeated_improvement_is_applied_once(tmp_path: Path) -> None:
     first, second, third, fourth = (improvement(number) for number in range(1, 5))
 
-    async def script(line: Line) -> None:
-        await line.welcome()
-        assert (await line.report(first, second)).applied_improvements == 2
-        report = await line.report(first, second, third)
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome()
+        assert (await stream.report(first, second)).applied_improvements == 2
+        report = await stream.report(first, second, third)
         assert (report.applied_improvements, report.skipped_improvements) == (3, 0)
-        assert (await line.report(second)).applied_improvements == 3
-        await line.order(fourth)  # the last
-        assert (await line.hear()).report.applied_improvements == 4
-        await line.dismiss()
+        assert (await stream.report(second)).applied_improvements == 3
+        await stream.order(fourth)  # an order without work is the last
+        assert (await stream.hear()).report.applied_improvements == 4
+        await stream.dismiss()
 
     run(tmp_path, script)
     assert told(tmp_path) == fingerprints([first, second, third, fourth])
 
 
-def test_what_cannot_be_had_is_skipped_and_counted(
+def test_improvements_that_are_no_longer_kept_are_skipped_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def script(line: Line) -> None:
-        await line.welcome(improvements=10)  # it comes late: nothing is missing
-        assert (await line.report()).applied_improvements == 10
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome(improvements=10)  # it joins late, so it misses nothing
+        assert (await stream.report()).applied_improvements == 10
         query = Query(states=pack(STATES))
-        report = await line.report(improvement(14), query=query, skip_through=13)
+        report = await stream.report(improvement(14), query=query, skip_through=13)
         assert (report.applied_improvements, report.skipped_improvements) == (14, 3)
-        report = await line.report(query=query, skip_through=12)  # of long ago
+        report = await stream.report(query=query, skip_through=12)  # already passed
         assert (report.applied_improvements, report.skipped_improvements) == (14, 3)
-        await line.dismiss()
+        await stream.dismiss()
 
     run(tmp_path, script)
     assert told(tmp_path) == fingerprints([improvement(14)])
-    assert "ann: 3 improvements are lost to it" in caplog.text
+    assert "ann: skipped 3 improvements that the server no longer keeps" in caplog.text
 
 
-def test_a_phase_is_learned_once_however_often_it_is_ordered(tmp_path: Path) -> None:
+def test_a_phase_that_is_ordered_again_is_learned_once(tmp_path: Path) -> None:
     def phase(number: int) -> dict[str, Learn]:
         return {"learn": Learn(phase=number, env_steps=25, chunk_env_steps=10)}
 
-    async def until_cut(line: Line) -> None:
-        await line.welcome()
-        assert (await line.report(**phase(1))).phase_env_steps == 10
-        assert (await line.hear()).report.phase_env_steps == 20
+    async def first_connection(stream: ServerStream) -> None:
+        await stream.welcome()
+        assert (await stream.report(**phase(1))).phase_env_steps == 10
+        assert (await stream.hear()).report.phase_env_steps == 20
 
-    async def again(line: Line) -> None:
-        await line.welcome()
-        report = await line.report(**phase(1))
+    async def second_connection(stream: ServerStream) -> None:
+        await stream.welcome()
+        report = await stream.report(**phase(1))
         assert (report.phase, report.phase_env_steps) == (1, 25)
-        assert (await line.report(**phase(1))).phase_env_steps == 25
-        assert (await line.report(**phase(2))).phase_env_steps == 10
-        await line.order()
-        while (message := await line.hear()).report.phase:
+        assert (await stream.report(**phase(1))).phase_env_steps == 25
+        assert (await stream.report(**phase(2))).phase_env_steps == 10
+        await stream.order()
+        while (message := await stream.hear()).report.phase:
             pass
         assert message.report.id.number == 4
-        await line.dismiss()
+        await stream.dismiss()
 
-    agent = run(tmp_path, until_cut, again)
+    agent = run(tmp_path, first_connection, second_connection)
     assert agent.told[:3] == ["learn 10", "learn 10", "learn 5"]
     assert agent.told[3] == "learn 10"
 
 
 WRONG = {
-    "one is missing": improvement(2),
-    "targets that are no numbers": improvement(1, targets=STATES * np.nan),
+    "improvement 1 is missing": improvement(2),
+    "targets that are NaN": improvement(1, targets=STATES * np.nan),
     "an action that does not exist": improvement(1, actions=STATES + 2),
-    "more states than agreed": improvement(1, **dict.fromkeys(("states", "actions", "targets"),
+    "more states than allowed": improvement(1, **dict.fromkeys(("states", "actions", "targets"),
                                                               np.zeros(9, dtype=np.int64))),
-    "other states": improvement(1, states=STATES.astype(np.float32)),
-    "fewer actions": improvement(1, actions=STATES[:2]),
-    "nothing": Improvement(number=1),
+    "states of another dtype": improvement(1, states=STATES.astype(np.float32)),
+    "fewer actions than states": improvement(1, actions=STATES[:2]),
+    "no arrays": Improvement(number=1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_improvements_that_cannot_be_are_refused_aloud(kind: str, tmp_path: Path) -> None:
+def test_an_invalid_improvement_is_refused_with_a_goodbye(kind: str, tmp_path: Path) -> None:
     heard = []
 
-    async def script(line: Line) -> None:
-        await line.welcome()
-        await line.order(WRONG[kind], query=Query(states=pack(STATES)))
-        heard.append((await line.hear()).goodbye)
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.order(WRONG[kind], query=Query(states=pack(STATES)))
+        heard.append((await stream.hear()).goodbye)
 
-    with pytest.raises(MemberRefused, match="sent what it should not"):
+    with pytest.raises(MemberRefused, match="sent an invalid message"):
         run(tmp_path, script)
     assert heard[0].reason == Goodbye.REFUSED
     assert told(tmp_path) == []
 
 
-def test_goodbyes_of_a_server(tmp_path: Path) -> None:
-    async def stops(line: Line) -> None:
-        await line.welcome()
-        await line.say(FromServer(goodbye=Goodbye(reason=Goodbye.STOPPED, detail="later")))
+def test_a_member_reconnects_when_stopped_and_ends_when_refused(tmp_path: Path) -> None:
+    async def stops(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.say(FromServer(goodbye=Goodbye(reason=Goodbye.STOPPED, detail="later")))
 
-    async def refuses(line: Line) -> None:
-        await line.hear()
+    async def refuses(stream: ServerStream) -> None:
+        await stream.hear()
         goodbye = Goodbye(reason=Goodbye.REFUSED, detail="not you")
-        await line.say(FromServer(goodbye=goodbye))
+        await stream.say(FromServer(goodbye=goodbye))
 
     with pytest.raises(MemberRefused, match="refuses ann: not you"):
         run(tmp_path, stops, stops, refuses)
@@ -214,13 +213,13 @@ def test_goodbyes_of_a_server(tmp_path: Path) -> None:
 def test_an_order_before_a_welcome_is_refused(
     secure_aggregation: bool, connection: int, tmp_path: Path
 ) -> None:
-    async def welcomes(line: Line) -> None:
-        await line.welcome(secure_value_bound=float(secure_aggregation))
+    async def welcomes(stream: ServerStream) -> None:
+        await stream.welcome(secure_value_bound=float(secure_aggregation))
 
-    async def script(line: Line) -> None:
-        await line.hear()
-        await line.order(improvement(1), query=Query(states=pack(STATES)))
-        assert (await line.hear()).goodbye.reason == Goodbye.REFUSED
+    async def script(stream: ServerStream) -> None:
+        await stream.hear()
+        await stream.order(improvement(1), query=Query(states=pack(STATES)))
+        assert (await stream.hear()).goodbye.reason == Goodbye.REFUSED
 
     agent, before = Recorder(seed=0), [welcomes] * (connection - 1)
     with pytest.raises(MemberRefused, match="an order before a welcome"):
@@ -228,12 +227,14 @@ def test_an_order_before_a_welcome_is_refused(
     assert agent.told == []
 
 
-def test_another_federation_is_refused_also_after_a_reconnect(tmp_path: Path) -> None:
-    async def welcomes(line: Line) -> None:
-        await line.welcome()
+def test_another_federation_is_refused_after_a_reconnect(tmp_path: Path) -> None:
+    async def welcomes(stream: ServerStream) -> None:
+        await stream.welcome()
 
-    async def is_another(line: Line) -> None:
-        await line.welcome(federation="g")
+    async def is_another(stream: ServerStream) -> None:
+        await stream.welcome(federation="g")
 
-    with pytest.raises(MemberRefused, match=r"is federation g, .* belongs to f; a member needs"):
+    with pytest.raises(
+        MemberRefused, match=r"is federation g, but .* belongs to f; use a separate"
+    ):
         run(tmp_path, welcomes, is_another)

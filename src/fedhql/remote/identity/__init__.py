@@ -1,1 +1,1 @@
-"""Who is who: certificates, their authority, TLS credentials and signed masking keys."""
+"""Identities: certificates, their authority, TLS credentials and signed masking keys."""

@@ -1,4 +1,4 @@
-"""A federation's own authority: certificates it signs for its server and members, and revokes."""
+"""A federation's certificate authority: it issues, lists and revokes certificates."""
 
 import ipaddress
 import os
@@ -33,8 +33,8 @@ from fedhql.remote.identity.credentials import (
 from fedhql.storage.files import locked, write_atomically
 
 REVOKED = "revoked.crl"
-ISSUED = "issued"  # every certificate by its serial, also those that were replaced
-CLOCKS_DIFFER = timedelta(hours=1)
+ISSUED = "issued"  # directory with every certificate, named by serial, including replaced ones
+CLOCKS_DIFFER = timedelta(hours=1)  # certificates are valid from this long before now
 LONGEST_DAYS = 36_500
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -51,10 +51,13 @@ class Issued:
 
 
 def create_authority(home: Path, *, days: int, now: datetime) -> None:
-    """Write ca.crt and ca.key; whoever has ca.key decides who belongs to the federation."""
+    """Write ca.crt and ca.key. Whoever has ca.key decides who belongs to the federation.
+
+    Raise CredentialsError if either file exists.
+    """
     _require_days(days)
     with _changing(home):
-        _require_new(home, AUTHORITY, "go on with it, or use another --home")
+        _require_new(home, AUTHORITY, "use it, or choose another --home")
         key = _new_key()
         subject = _named("fedhql authority")
         certificate = (
@@ -77,10 +80,11 @@ def issue(
     renew: bool = False,
     now: datetime,
 ) -> Issued:
-    """Write NAME.crt and NAME.key; only with hosts may a server show them, and only as those.
+    """Write NAME.crt and NAME.key, and return the new certificate's data.
 
-    Renewing without hosts keeps those of the certificate that is replaced, which stays valid
-    until its end unless it is revoked.
+    With `hosts` the certificate is for a server at those hosts; without, it is for a member.
+    Renewing without `hosts` keeps the hosts of the replaced certificate. The replaced certificate
+    stays valid until it expires or is revoked.
     """
     _require_name(name)
     _require_days(days)
@@ -92,7 +96,7 @@ def issue(
             _require_new(home, name, "replace it with --renew")
         elif path.exists():
             replaced = read_certificate(path)
-            _keep(home, replaced)  # authorities made before there was `issued` have it here alone
+            _keep(home, replaced)  # an older version may not have copied it to `issued`
             names = names or _hosts_of(replaced)
         key = _new_key()
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -103,7 +107,7 @@ def issue(
             .add_extension(_key_usage(signs=False), critical=True)
             .add_extension(_identifier(authority), critical=False)
         )
-        # A member gets no alternative name: it is known by its common name, and is nobody's host.
+        # A member has no host names; its common name identifies it.
         if names:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
             unsigned = unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -111,7 +115,7 @@ def issue(
             authority_key, hashes.SHA256()
         )
         _write_key(home, name, key)
-        _keep(home, certificate)  # before anybody can show it
+        _keep(home, certificate)  # before anybody can use it, so that it can be revoked
         _write_certificate(path, certificate)
     return Issued(name, certificate.serial_number, certificate.not_valid_after_utc, revoked=False)
 
@@ -119,7 +123,7 @@ def issue(
 def revoke(home: Path, name: str, *, now: datetime) -> int:
     """Add all of NAME's certificates that have not expired to the list of revoked ones.
 
-    How many were added.
+    Return how many were added. Raise CredentialsError if NAME has no certificate.
     """
     _require_name(name)
     authority, authority_key = _signing(home, now)
@@ -137,9 +141,9 @@ def revoke(home: Path, name: str, *, now: datetime) -> int:
             x509.CertificateRevocationListBuilder()
             .issuer_name(authority.subject)
             .last_update(now)
-            .next_update(authority.not_valid_after_utc)  # it holds until another replaces it
+            .next_update(authority.not_valid_after_utc)  # valid until another list replaces it
             .add_extension(_identifier(authority), critical=False)
-            .add_extension(x509.CRLNumber(len(listed)), critical=False)  # it only ever grows
+            .add_extension(x509.CRLNumber(len(listed)), critical=False)  # grows with the list
         )
         for number, date in listed.items():
             entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(date)
@@ -150,7 +154,7 @@ def revoke(home: Path, name: str, *, now: datetime) -> int:
 
 
 def issued(home: Path) -> tuple[list[Issued], list[str]]:
-    """Every certificate of an authority, its own among them; and what is wrong with other files."""
+    """Return all certificates of an authority, including its own, and why files are unusable."""
     authority = read_authority(home)
     revoked = read_revoked(home / REVOKED, authority)
     made: dict[int, Issued] = {}
@@ -171,7 +175,7 @@ def issued(home: Path) -> tuple[list[Issued], list[str]]:
 
 @contextmanager
 def _changing(home: Path) -> Iterator[None]:
-    """One process at a time."""
+    """Create `home` if needed and lock it, so that one process at a time changes it."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(home, wait=True):
@@ -186,7 +190,7 @@ def _require_days(days: int) -> None:
 
 
 def _require_name(name: str) -> None:
-    # ca, in any case: some file systems do not tell Ca.key from ca.key
+    # Ignore case: some file systems do not tell Ca.key from ca.key.
     if not NAME.fullmatch(name) or name.lower() == AUTHORITY:
         raise CredentialsError(f"name {name!r}: allowed: {NAME_RULE}, and not {AUTHORITY!r}")
 
@@ -198,7 +202,7 @@ def _require_new(home: Path, name: str, otherwise: str) -> None:
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:
-    # Not Ed25519: gRPC's TLS library does not offer it unless told to, and gRPC does not tell it.
+    # P-256: gRPC's TLS library offers Ed25519 only if configured to, and gRPC does not do that.
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -222,7 +226,7 @@ def _unsigned(
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    """An authority signs certificates and lists; everyone else proves who they are."""
+    """Return the key usage of an authority (`signs`), or of a server or member."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -264,13 +268,13 @@ def _signing(home: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCu
     authority, key = read_authority(home), read_key(home / f"{AUTHORITY}.key")
     require_fit(home / f"{AUTHORITY}.key", key, home / f"{AUTHORITY}.crt", authority)
     require_valid(
-        home / f"{AUTHORITY}.crt", authority, now, "start another authority, in another --home"
+        home / f"{AUTHORITY}.crt", authority, now, "create a new authority in another --home"
     )
     return authority, key
 
 
 def _keep(home: Path, certificate: x509.Certificate) -> None:
-    """So that it can be revoked, also when it is replaced."""
+    """Store a copy, so that the certificate can be revoked after it was replaced."""
     _write_certificate(home / ISSUED / f"{certificate.serial_number:040x}.crt", certificate)
 
 
@@ -279,9 +283,9 @@ def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _write_key(home: Path, name: str, key: ec.EllipticCurvePrivateKey) -> None:
-    # Under another name first, as write_atomically does, but never readable by others.
+    # Write a temporary file first, as write_atomically does, but never readable by others.
     temporary = home / f".{name}.key.tmp"
-    temporary.unlink(missing_ok=True)  # left by a process that was killed here
+    temporary.unlink(missing_ok=True)  # left by a process that was killed
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(key_pem(key))
         file.flush()

@@ -1,4 +1,4 @@
-"""What a party shows and whom it believes: key, certificate, authority, checked when read."""
+"""Credentials of a server or member: read and check keys, certificates and revocation lists."""
 
 import os
 import re
@@ -25,32 +25,35 @@ from fedhql.errors import CredentialsError
 
 SERVER_AUTH = ExtendedKeyUsageOID.SERVER_AUTH
 AUTHORITY = "ca"  # its files are ca.crt and ca.key
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64 characters
 NAME_RULE = "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What one party shows and whom it trusts, as PEM."""
+    """A party's certificate and key, and the authority that it trusts, as PEM."""
 
     authority: bytes
     certificate: bytes
-    key: bytes = field(repr=False)  # or it would be in logs and tracebacks
+    key: bytes = field(repr=False)  # keep it out of logs and tracebacks
 
 
 def load_credentials(
     authority: Path, certificate: Path, key: Path, *, now: datetime
 ) -> Credentials:
-    """Read what one party needs, refusing in words what a handshake would only fail on."""
+    """Read one party's credentials.
+
+    Raise CredentialsError with the reason if a TLS handshake would fail with them.
+    """
     trusted, own = read_certificate(authority), read_certificate(certificate)
     private = read_key(key)
     require_fit(key, private, certificate, own)
     if not is_signed_by(own, trusted):
         raise CredentialsError(
             f"{certificate} is not signed by the authority of {authority}; "
-            "ask whoever runs this federation for a certificate"
+            "ask the federation's operator for a certificate"
         )
-    otherwise = "ask whoever runs this federation for a new one"
+    otherwise = "ask the federation's operator for a new one"
     require_valid(authority, trusted, now, otherwise)
     require_valid(certificate, own, now, otherwise)
     return Credentials(
@@ -59,7 +62,7 @@ def load_credentials(
 
 
 def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
-    """Members must show a certificate of the same authority."""
+    """Return gRPC credentials of a server that requires certificates of the same authority."""
     return grpc.ssl_server_credentials(
         [(credentials.key, credentials.certificate)],
         root_certificates=credentials.authority,
@@ -68,30 +71,33 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 
 
 def require_server(credentials: Credentials) -> None:
-    """Members would not accept one that is for a member."""
+    """Raise CredentialsError if the certificate is for a member: members would reject it."""
     own = parse_certificate(credentials.certificate, "the server's certificate")
     if any(SERVER_AUTH not in usages for usages in usages_of(own)):
         raise CredentialsError(
-            f"the certificate of {name_of(own, 'the server')} is a member's, no server may "
-            "show it; make one with fedhql certs issue NAME --host HOST"
+            f"the certificate of {name_of(own, 'the server')} is for a member, not for a "
+            "server; make one with fedhql certs issue NAME --host HOST"
         )
 
 
 def usages_of(certificate: x509.Certificate) -> list[x509.ExtendedKeyUsage]:
-    """None, if it does not say what it is for."""
+    """Return the extended key usages of a certificate; an empty list if it has none."""
     values = (extension.value for extension in certificate.extensions)
     return [value for value in values if isinstance(value, x509.ExtendedKeyUsage)]
 
 
 def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
-    """The server must show a certificate of the same authority, for the host that was dialled."""
+    """Return gRPC credentials of a member.
+
+    The server needs a certificate of the same authority for the host that was dialled.
+    """
     return grpc.ssl_channel_credentials(
         credentials.authority, credentials.key, credentials.certificate
     )
 
 
 def peer_of(certificate_pem: bytes) -> tuple[str, int]:
-    """The common name and the serial of a certificate that a handshake has accepted."""
+    """Return the common name and serial of a certificate that a handshake has accepted."""
     certificate = parse_certificate(certificate_pem, "the peer's certificate")
     return name_of(certificate, "the peer's certificate"), certificate.serial_number
 
@@ -99,7 +105,7 @@ def peer_of(certificate_pem: bytes) -> tuple[str, int]:
 def name_of(certificate: x509.Certificate, what: str) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
-        raise CredentialsError(f"{what} does not have one common name")
+        raise CredentialsError(f"{what} must have exactly one common name")
     return str(names[0].value)
 
 
@@ -115,7 +121,9 @@ def require_fit(
     key_path: Path, key: ec.EllipticCurvePrivateKey, path: Path, certificate: x509.Certificate
 ) -> None:
     if key.public_key() != certificate.public_key():
-        raise CredentialsError(f"{key_path} does not fit {path}; take both from the same issue")
+        raise CredentialsError(
+            f"{key_path} does not belong to {path}; use files that were issued together"
+        )
 
 
 def require_valid(path: Path, certificate: x509.Certificate, now: datetime, otherwise: str) -> None:
@@ -141,14 +149,14 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     with _reading(path), path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise CredentialsError(f"{path} may be read by others: chmod 600 {path}")
+            raise CredentialsError(f"{path} is accessible to other users; run: chmod 600 {path}")
         content = file.read()
     try:
         key = load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a password
-        raise CredentialsError(f"{path} is not a private key in PEM without a password") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: has a password
+        raise CredentialsError(f"{path} is not an unencrypted private key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialsError(f"{path} is not a P-256 key, as fedhql certs makes them")
+        raise CredentialsError(f"{path} is not a P-256 key; fedhql certs makes such keys")
     return key
 
 
@@ -165,11 +173,11 @@ def parse_certificate(pem: bytes, what: str) -> x509.Certificate:
 
 
 def read_revoked(path: Path, authority: x509.Certificate) -> dict[int, datetime]:
-    """Serials, and when each was revoked."""
+    """Return the revoked serials with their dates of revocation; empty if there is no file."""
     with _reading(path):
         try:
             content = path.read_bytes()
-        except FileNotFoundError:  # and nothing else: a list that cannot be read is not empty
+        except FileNotFoundError:  # an unreadable list must not count as empty
             return {}
     try:
         crl = x509.load_pem_x509_crl(content)

@@ -1,4 +1,4 @@
-"""Masking keys as they cross: signed with the certificate's key, so that none can be swapped."""
+"""Masking keys, signed with the key of the member's certificate so that nobody can replace them."""
 
 from datetime import datetime
 
@@ -20,23 +20,28 @@ from fedhql.remote.identity.credentials import (
 from fedhql.remote.wire_pb2 import MaskingKey
 
 ALGORITHM = ec.ECDSA(hashes.SHA256())
-MOST_CERTIFICATE_BYTES, MOST_SIGNATURE_BYTES = 8192, 256  # ours have less than 1024 and 73
-MOST_KEY_BYTES = MOST_CERTIFICATE_BYTES + MOST_SIGNATURE_BYTES + 256  # its name, twice, and itself
+MOST_CERTIFICATE_BYTES, MOST_SIGNATURE_BYTES = 8192, 256  # ours have fewer than 1024 and 73
+# 256 more for the public key, and for the name in the key and in the cohort.
+MOST_KEY_BYTES = MOST_CERTIFICATE_BYTES + MOST_SIGNATURE_BYTES + 256
 
 
 def masking_key(name: str, public_key: bytes, credentials: Credentials | None) -> MaskingKey:
-    """Without credentials there is nothing to sign it with; that is for one machine alone."""
+    """Return the key to send. Without credentials, on one machine, it is not signed."""
     key = MaskingKey(name=name, public_key=public_key)
     if credentials is not None:
         private = load_pem_private_key(credentials.key, password=None)
-        assert isinstance(private, ec.EllipticCurvePrivateKey)  # as it was read
+        assert isinstance(private, ec.EllipticCurvePrivateKey)  # checked by read_key
         key.certificate = credentials.certificate
         key.signature = private.sign(_signed_part(key), ALGORITHM)
     return key
 
 
 def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: datetime) -> None:
-    """By whom it says, and that one belongs to the federation; else CredentialsError."""
+    """Raise CredentialsError unless the member that the key names has signed it.
+
+    The member's certificate must be valid and of this federation's authority. Without credentials
+    nothing is checked.
+    """
     if credentials is None:
         return
     whose = f"the masking key of {key.name[:64]!r}"
@@ -49,13 +54,13 @@ def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: dat
                 f"{whose} comes with a {what} of {bytes_:,} bytes, allowed: {most:,}"
             )
     authority = parse_certificate(credentials.authority, "the authority's certificate")
-    certificate = parse_certificate(key.certificate, f"what came with {whose}")
+    certificate = parse_certificate(key.certificate, f"the certificate sent with {whose}")
     if not is_signed_by(certificate, authority):
         raise CredentialsError(f"{whose} comes with a certificate of another authority")
-    if name_of(certificate, f"the certificate of {whose}") != key.name:
-        raise CredentialsError(f"{whose} comes with another's certificate")
+    if name_of(certificate, f"the certificate sent with {whose}") != key.name:
+        raise CredentialsError(f"{whose} comes with the certificate of another member")
     if any(SERVER_AUTH in usages for usages in usages_of(certificate)):
-        # Else a server could count as one of the three that its sums are over.
+        # Otherwise a server could pose as one of the three members that a sum needs.
         raise CredentialsError(f"{whose} comes with a server's certificate, not a member's")
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise CredentialsError(f"{whose} comes with a certificate that is not valid now")
@@ -64,10 +69,13 @@ def require_signed(key: MaskingKey, credentials: Credentials | None, *, now: dat
 
 
 def without_the_rest(key: MaskingKey, credentials: Credentials | None) -> MaskingKey:
-    """Text around its certificate, and unknown fields: they would go on to all others."""
+    """Return the key with nothing but its checked fields, for sending to other members.
+
+    Text around the certificate and unknown fields are dropped.
+    """
     checked = MaskingKey(name=key.name, public_key=key.public_key)
     if credentials is not None:
-        certificate = parse_certificate(key.certificate, "what came with a masking key")
+        certificate = parse_certificate(key.certificate, "the certificate sent with a masking key")
         checked.certificate = certificate.public_bytes(Encoding.PEM)
         checked.signature = key.signature
     return checked
@@ -75,7 +83,7 @@ def without_the_rest(key: MaskingKey, credentials: Credentials | None) -> Maskin
 
 def _is_signed(key: MaskingKey, certificate: x509.Certificate) -> bool:
     public = certificate.public_key()
-    if not isinstance(public, ec.EllipticCurvePublicKey):  # our authorities make no others
+    if not isinstance(public, ec.EllipticCurvePublicKey):  # our authorities make no other keys
         return False
     try:
         public.verify(key.signature, _signed_part(key), ALGORITHM)
@@ -85,5 +93,5 @@ def _is_signed(key: MaskingKey, certificate: x509.Certificate) -> bool:
 
 
 def _signed_part(key: MaskingKey) -> bytes:
-    """No name has a zero byte in it, so none can be taken for another."""
+    """Return the bytes to sign. Names have no zero byte, so the parts cannot be confused."""
     return b"fedhql masking key\0" + key.name.encode() + b"\0" + key.public_key

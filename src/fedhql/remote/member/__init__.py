@@ -1,1 +1,1 @@
-"""A member's side of the wire: its connection, its agent and its masks."""
+"""A member's side of a federation: its connection, its agent and its masks."""

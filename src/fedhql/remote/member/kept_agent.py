@@ -1,7 +1,7 @@
-"""A member's agent: the work it is ordered to do, and what of it must not be forgotten.
+"""A member's agent: it carries out orders and saves its progress.
 
-Its state is saved together with the number of improvements that are in it, so that each is in it
-once, whatever is killed when.
+The agent's state is saved together with the number of improvements it has applied. So each
+improvement is applied once, even if the process is killed.
 """
 
 import json
@@ -26,7 +26,7 @@ LEDGER, IMPROVEMENTS = "member.json", "place.json"
 
 @dataclass
 class _Ledger:
-    """What must never be forgotten, whatever the agent forgets: work that was paid for."""
+    """Learning that was charged to the budget; kept even if the agent's state is lost."""
 
     federation: str = ""
     phase: int = 0
@@ -35,15 +35,18 @@ class _Ledger:
 
 @dataclass
 class AppliedImprovements:
-    """Which improvements are in the agent; saved with it."""
+    """The improvements that the agent has applied; saved with it."""
 
     applied: int = 0
     skipped: int = 0
-    last: int = 0  # the last one's fingerprint; 0 if it was skipped, or is not ours to know
+    last: int = 0  # fingerprint of the last one; 0 if it was skipped or never received
 
 
 class KeptAgent:
-    """In one federation, over all connections to it; built when its task is known."""
+    """One member's agent in one federation, across all connections.
+
+    It is built on the first Welcome, which brings the task.
+    """
 
     def __init__(
         self,
@@ -54,14 +57,14 @@ class KeptAgent:
     ) -> None:
         self._name, self._home, self._build = name, home, build
         self._agent: BlackBoxAgent | None = None
-        self._keeps = False  # whether it can be saved
+        self._can_be_saved = False
         self._welcome = Welcome()
         self._checkpoints = Checkpoints(home / "checkpoint", clock)
         self._ledger, self.improvements = _Ledger(), AppliedImprovements()
         if (path := home / LEDGER).exists():
             self._ledger = _Ledger(**json.loads(path.read_text()))
         latest = self._checkpoints.latest()
-        self._begun = latest is not None  # else it has nothing of the federation, or not any more
+        self._begun = latest is not None  # otherwise it has no state of this federation
         if latest is not None:
             self.improvements = AppliedImprovements(
                 **json.loads((latest / IMPROVEMENTS).read_text())
@@ -69,21 +72,21 @@ class KeptAgent:
 
     @property
     def federation(self) -> str:
-        """The one its home belongs to; "" before the first."""
+        """The federation that the home belongs to; "" before the first Welcome."""
         return self._ledger.federation
 
     @property
     def goes_on_in(self) -> str:
-        """The same, or "" if it has to begin anew there."""
+        """The federation to continue in; "" if the agent has to start anew."""
         return self._ledger.federation if self._begun else ""
 
     def begin(self, welcome: Welcome) -> None:
-        """Build it, or bring it back; on a later connection there is nothing to build."""
+        """Build the agent, or restore it from a checkpoint. Later calls only update limits."""
         if self._agent is not None:
-            self._welcome.most_states = welcome.most_states  # a server's settings may change
+            self._welcome.most_states = welcome.most_states  # a server may change this setting
             return
         self._welcome = welcome
-        if not self._begun:  # what was before is not ours
+        if not self._begun:  # earlier improvements are not for this member
             self.improvements.applied = welcome.improvements
         task = welcome.task
         agent = self._build(task)
@@ -92,19 +95,24 @@ class KeptAgent:
             agent.restore(latest)
         states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
         checked_answer(self._name, agent.q_values(states), 1, task.actions)
-        self._agent, self._keeps = agent, isinstance(agent, Checkpointable)
+        self._agent, self._can_be_saved = agent, isinstance(agent, Checkpointable)
         self._begun = True
-        if latest is None:  # so that its place is known from the start
+        if latest is None:  # so that a restart continues from here
             self.checkpoint()
         self._ledger.federation = welcome.federation
         self._write_ledger()
 
     def apply(self, order: Order) -> None:
-        """Each improvement once and in order; what cannot be had any more is skipped aloud."""
+        """Apply each improvement once and in order; raise WireError if one is missing or invalid.
+
+        Improvements that the server no longer keeps are skipped with a warning.
+        """
         improvements = self.improvements
         if order.skip_through > improvements.applied:
             missed = order.skip_through - improvements.applied
-            log.warning("%s: %d improvements are lost to it", self._name, missed)
+            log.warning(
+                "%s: skipped %d improvements that the server no longer keeps", self._name, missed
+            )
             improvements.applied, improvements.skipped = (
                 order.skip_through,
                 improvements.skipped + missed,
@@ -112,9 +120,10 @@ class KeptAgent:
             improvements.last = 0
         for improvement in order.improvements:
             if improvement.number <= improvements.applied:
-                continue  # sent again by a server that could not know
+                continue  # a repeat: the server could not know that it had arrived
             if improvement.number != improvements.applied + 1:
-                raise WireError(f"improvement {improvement.number} after {improvements.applied}")
+                expected = improvements.applied + 1
+                raise WireError(f"improvement {improvement.number}; expected: {expected}")
             self._improve(improvement)
             improvements.applied, improvements.last = improvement.number, fingerprint(improvement)
 
@@ -126,7 +135,9 @@ class KeptAgent:
         actions = unpack(improvement.actions, dtype="int64", shape=(B,))
         targets = unpack(improvement.targets, dtype="float32", shape=(B,))
         if not np.isfinite(targets).all() or not ((actions >= 0) & (actions < task.actions)).all():
-            raise WireError(f"improvement {improvement.number} has impossible actions or targets")
+            raise WireError(
+                f"improvement {improvement.number} has an action or target that is not allowed"
+            )
         self._agent.improve(states, actions, targets)
 
     def q_values(self, packed_states: Tensor) -> Values:
@@ -137,7 +148,7 @@ class KeptAgent:
         return checked_answer(self._name, self._agent.q_values(states), B, task.actions)
 
     def learn(self, learn: Learn) -> Report:
-        """One chunk of the phase, unless that phase is done."""
+        """Learn one chunk of the phase, unless it is done. Return a report without its id."""
         assert self._agent is not None
         ledger = self._ledger
         if learn.phase != ledger.phase:
@@ -152,7 +163,7 @@ class KeptAgent:
     def _require_batch(self, shape: Any) -> int:
         if not shape or not 0 < shape[0] <= self._welcome.most_states:
             raise WireError(
-                f"a batch of {list(shape)[:1]}, agreed: 1 to {self._welcome.most_states}"
+                f"a batch of {list(shape)[:1]} states; allowed: 1 to {self._welcome.most_states}"
             )
         return int(shape[0])
 
@@ -160,12 +171,12 @@ class KeptAgent:
         write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
 
     def checkpoint_if_due(self) -> None:
-        if self._keeps and self._checkpoints.due():
+        if self._can_be_saved and self._checkpoints.due():
             self.checkpoint()
 
     def checkpoint(self) -> None:
         if isinstance(self._agent, Checkpointable):
-            # A number of its own each time: a directory cannot be replaced in one step.
+            # A new number each time: a directory cannot be replaced atomically.
             latest = self._checkpoints.latest()
             number = 0 if latest is None else int(latest.name.removeprefix("round-")) + 1
             with self._checkpoints.write(number) as directory:
@@ -173,7 +184,7 @@ class KeptAgent:
                 (directory / IMPROVEMENTS).write_text(json.dumps(asdict(self.improvements)))
 
     def save_last(self) -> None:
-        """All of it, to go on from; and what its owner keeps of a trained agent."""
+        """Save a checkpoint, and export what the owner keeps of a trained agent."""
         self.checkpoint()
         if isinstance(self._agent, Exportable):
             with whole_directory(self._home / "last") as directory:

@@ -1,8 +1,8 @@
-"""A member's side of secure aggregation, while one connection lasts.
+"""A member's side of secure aggregation, for one connection.
 
-Its key pair is drawn for the connection and forgotten with it. So nothing has to be written down:
-whatever is killed, restored from a copy or begun anew, on either side, no mask can come twice, and
-what was sent before stays sealed when a machine is opened later.
+The key pair is drawn for the connection and forgotten with it, and nothing is stored. So no mask
+is used twice, even if either side is killed, restored from a copy or started anew. Answers sent
+earlier stay unreadable if a machine is compromised later.
 """
 
 import logging
@@ -25,23 +25,24 @@ log = logging.getLogger(__name__)
 
 
 class Masking:
-    """Values out, sealed so that only the sum of a whole cohort can be read."""
+    """Masks values so that only the sum over a whole cohort can be read."""
 
     def __init__(self, name: str, credentials: Credentials | None) -> None:
         self._name, self._credentials = name, credentials
         self._private = X25519PrivateKey.generate()
         public = self._private.public_key().public_bytes_raw()
         self.key: MaskingKey = masking_key(name, public, credentials)
-        self._keys: dict[str, bytes] = {}  # of the others, as they were last told
+        self._keys: dict[str, bytes] = {}  # newest public key of each member
         self._masker: Masker | None = None
         self._value_bound = 0.0
 
     def begin(self, welcome: Welcome) -> None:
-        if self._masker is not None:  # another would forget which identities were used
+        """Prepare to mask; raise WireError if the server's settings do not allow it."""
+        if self._masker is not None:  # a new Masker would forget which identities were used
             raise WireError("a second welcome")
         if not 0 < welcome.secure_value_bound < math.inf:
             raise WireError(
-                "a welcome without secure aggregation; join without --secure-aggregation if its "
+                "a welcome without secure aggregation; join without --secure-aggregation if the "
                 "server may see this agent's values"
             )
         self._value_bound = welcome.secure_value_bound
@@ -49,28 +50,31 @@ class Masking:
         self._masker = Masker(self._name, welcome.federation, self._private)
 
     def answer(self, order: Order, values: Values) -> Tensor:
-        """Masked for the order's cohort; empty if these values may not be added up."""
-        assert self._masker is not None  # there was a welcome
+        """Return the values masked for the order's cohort; empty if they cannot be summed.
+
+        Raise WireError if answering would be unsafe.
+        """
+        assert self._masker is not None  # begin() comes first
         try:
             if not order.query.cohort:
-                raise WireError("a question that is to be answered without masks")
-            self._meet(order.query.keys)
+                raise WireError("a query that would be answered without masks")
+            self._add_keys(order.query.keys)
             cohort = {name: self._keys[name] for name in order.query.cohort}
             self._require_room(len(cohort))
             if (why := unusable(values, self._value_bound)) is not None:
                 self._masker.use_up(key_of(order.id))
-                log.warning("%s: no answer to a question: %s", self._name, why)
+                log.warning("%s: no answer to a query: %s", self._name, why)
                 return Tensor()
             words = FixedPoint(len(cohort), self._value_bound).encoded(values)
             about = self._about(order.query.states, values.shape[1])
             return pack(self._masker.masked(words, key_of(order.id), cohort, about))
         except KeyError as error:
-            raise WireError(f"a cohort with {error}, of whom there is no key") from error
+            raise WireError(f"a cohort with {error}, whose key is unknown") from error
         except (CredentialsError, UnsafeToMask) as error:
             raise WireError(str(error)) from error
 
     def _require_room(self, members: int) -> None:
-        """In a sum, for so many values with fractions; with too little they are rounded away."""
+        """Raise WireError if a sum over so many members would round too coarsely."""
         if (why := wrong_size(members, self._value_bound, "members")) is not None:
             raise WireError(why)
 
@@ -83,8 +87,8 @@ class Masking:
             value_bound=self._value_bound,
         )
 
-    def _meet(self, keys: Iterable[MaskingKey]) -> None:
-        """Each is told once, when it is new, and checked then."""
+    def _add_keys(self, keys: Iterable[MaskingKey]) -> None:
+        """Check and store keys. The server sends each key once."""
         for key in keys:
             require_signed(key, self._credentials, now=datetime.now(UTC))
             self._keys[key.name] = key.public_key

@@ -1,6 +1,6 @@
-"""An owner's side of the wire: a private agent, and a connection that is mended whenever it breaks.
+"""A member's client: it runs a private agent and reconnects whenever the connection breaks.
 
-The agent works in the main thread, and while it works nothing else does here; gRPC's own threads
+The agent works in the event loop's thread and blocks the loop while it works. gRPC's own threads
 keep the connection alive meanwhile.
 """
 
@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -37,7 +37,7 @@ GOODBYE_SECONDS = 2.0
 
 
 class _Over(Exception):
-    """The server has said that there is nothing more to do."""
+    """The server has said that this member's work is over."""
 
 
 class Member:
@@ -56,7 +56,7 @@ class Member:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         secure_aggregation: bool = False,
     ) -> None:
-        """With `secure_aggregation` no server gets an answer of it that is not masked."""
+        """With `secure_aggregation` all answers are masked, and servers without it are refused."""
         self._name, self._address, self._home = name, address, home
         self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
         self._agent = KeptAgent(name, home, build, clock)
@@ -64,13 +64,13 @@ class Member:
         self._secure_aggregation = secure_aggregation
         self._masking: Masking | None = None  # of this connection
         self._stopping = False
-        self._stream: Any = None  # while there is one
+        self._stream: Any = None  # None while there is no connection
         self._writing = asyncio.Lock()
-        self._reading: asyncio.Future[Any] | None = None  # what comes while the agent learns
+        self._reading: asyncio.Future[Any] | None = None  # an open read while the agent learns
 
     async def run(self) -> None:
-        """Until the server says it is over. Raises MemberRefused if it will not have us."""
-        # Apart, because a cancelled read would end the stream before we can say goodbye.
+        """Work until the server says it is over. Raise MemberRefused if either side refuses."""
+        # A task of its own: cancelling a read would end the stream before the Goodbye is sent.
         work = asyncio.ensure_future(self._work())
         try:
             await asyncio.shield(work)
@@ -80,18 +80,18 @@ class Member:
                 async with asyncio.timeout(GOODBYE_SECONDS), self._writing:
                     if self._stream is not None:
                         goodbye = Goodbye(reason=Goodbye.STOPPED, detail="its owner stops it")
-                        await _say(self._stream, goodbye)
+                        await _send_goodbye(self._stream, goodbye)
                     work.cancel()
             raise
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-            if self._stopping and work.cancelled():  # else it may be in the middle of its work
+            if self._stopping and work.cancelled():  # otherwise the agent may be mid-step
                 self._agent.checkpoint()
             self._agent.close()
 
     async def _work(self) -> None:
-        """One connection after the other."""
+        """Connect again after each disconnection, with growing pauses, until the work is over."""
         wait = FIRST_WAIT_SECONDS
         while True:
             try:
@@ -100,21 +100,21 @@ class Member:
                 log.info("%s: %s", self._name, end)
                 return
             except (grpc.aio.AioRpcError, _Disconnected) as error:
-                if self._stopping:  # it was we who ended it
-                    await asyncio.Future()  # until we are cancelled
+                if self._stopping:  # we ended the connection ourselves
+                    await asyncio.Future()  # wait to be cancelled
                 why = await asyncio.to_thread(explained, error, self._address, self._credentials)
                 if self._welcomed:
                     wait = FIRST_WAIT_SECONDS
                 pause = wait * self._rng.uniform(0.5, 1.0)
                 log.warning(
-                    "%s: no connection to %s (%s); again in %.1f s",
+                    "%s: no connection to %s (%s); retrying in %.1f s",
                     self._name, self._address, why, pause,
                 )  # fmt: skip
                 await asyncio.sleep(pause)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
     async def _session(self) -> None:
-        """One connection, from Hello to its end."""
+        """Run one connection, from Hello to its end."""
         self._welcomed = False
         async with self._channel() as channel:
             stream = self._stream = join_method(channel)()
@@ -131,49 +131,53 @@ class Member:
             try:
                 await stream.write(FromMember(hello=hello))
                 await self._converse(stream)
-            except asyncio.InvalidStateError as error:  # written to after it had ended
-                raise _Disconnected("it broke off") from error
+            except asyncio.InvalidStateError as error:  # the stream ended before we wrote
+                raise _Disconnected("the connection broke") from error
             except WireError as error:
-                await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500]))
-                raise MemberRefused(f"{self._address} sent what it should not: {error}") from error
+                await _send_goodbye(
+                    stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500])
+                )
+                raise MemberRefused(f"{self._address} sent an invalid message: {error}") from error
             finally:
                 self._stream = None
-                if self._reading is not None:  # which ends the stream, so last
+                if self._reading is not None:  # last, as it ends the stream
                     self._reading.cancel()
                     await asyncio.gather(self._reading, return_exceptions=True)
                     self._reading = None
 
     async def _converse(self, stream: Any) -> None:
-        """Orders as they come; between them, the self-learning that was ordered."""
+        """Handle messages as they arrive, and learn chunk by chunk between them."""
         learn: Order | None = None
         while True:
             if learn is not None:
                 self._reading = self._reading or asyncio.ensure_future(stream.read())
-                await asyncio.sleep(0)  # so that it sees what has come
+                await asyncio.sleep(0)  # let the read finish if a message has arrived
                 if not self._reading.done():
                     learn = await self._learn_a_chunk(stream, learn)
                     continue
             message = await (self._reading or stream.read())
             self._reading = None
             if message is grpc.aio.EOF:
-                raise _Disconnected("the server closed it")
+                raise _Disconnected("the server closed the connection")
             match message.WhichOneof("message"):
                 case "order":
-                    learn = await self._obey(stream, message.order, learn)
+                    learn = await self._carry_out(stream, message.order, learn)
                 case "welcome":
                     await self._welcomed_by(message.welcome, stream)
                 case "goodbye":
                     if message.goodbye.reason == Goodbye.FINISHED:
                         self._agent.save_last()
-                        await _say(stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved"))
-                    self._hear(message.goodbye)
+                        await _send_goodbye(
+                            stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved")
+                        )
+                    self._raise_for(message.goodbye)
 
     def _channel(self) -> grpc.aio.Channel:
         options = channel_options(
             most_bytes=MOST_BYTES_TO_A_MEMBER, keepalive_seconds=self._keepalive
         )
-        # Retries are ours, so that each connection begins with what we have now. A pool of its own:
-        # else gRPC may go on waiting, for longer and longer, since an older connection failed.
+        # We retry ourselves, so that each connection begins with an up-to-date Hello. With a shared
+        # pool, gRPC could continue the growing backoff of an earlier failed connection.
         options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         if self._credentials is None:
             return grpc.aio.insecure_channel(self._address, options)
@@ -184,23 +188,24 @@ class Member:
     async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
         if self._agent.federation not in ("", welcome.federation):
             raise MemberRefused(
-                f"{self._address} is federation {welcome.federation}, {self._home} belongs to "
-                f"{self._agent.federation}; a member needs a --home for each"
+                f"{self._address} is federation {welcome.federation}, but {self._home} belongs to "
+                f"{self._agent.federation}; use a separate --home for each federation"
             )
         if self._masking is not None:
             self._masking.begin(welcome)
         try:
             self._agent.begin(welcome)
         except (FedHQLError, WireError) as error:
-            # Of what is wrong on this side alone the server need not know more.
-            ours = not isinstance(error, (SpacesDiffer, WireError))
-            detail = "its agent could not be built" if ours else str(error)[:500]
-            await _say(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
+            # A fault of this side alone is not described to the server.
+            private = not isinstance(error, (SpacesDiffer, WireError))
+            detail = "its agent could not be built" if private else str(error)[:500]
+            await _send_goodbye(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
             raise MemberRefused(str(error)) from error
         self._welcomed = True
         log.info("%s: joined at improvement %d", self._name, self._agent.improvements.applied)
 
-    def _hear(self, goodbye: Goodbye) -> None:
+    def _raise_for(self, goodbye: Goodbye) -> NoReturn:
+        """Raise the exception that a Goodbye from the server stands for."""
         match goodbye.reason:
             case Goodbye.FINISHED:
                 raise _Over(goodbye.detail)
@@ -210,8 +215,8 @@ class Member:
                 raise MemberRefused(f"another process has connected as {self._name}")
         raise _Disconnected(goodbye.detail)
 
-    async def _obey(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
-        """What to learn from now on is given back: that is done chunk by chunk."""
+    async def _carry_out(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
+        """Carry out an order. Return the learning order to work on next, or None."""
         if not self._welcomed:
             raise WireError("an order before a welcome")
         self._agent.apply(order)
@@ -231,7 +236,7 @@ class Member:
         return Report(id=order.id, values=tensor)
 
     async def _learn_a_chunk(self, stream: Any, order: Order) -> Order | None:
-        """None when the phase is done."""
+        """Learn one chunk and report it. Return the order, or None if the phase is done."""
         report = self._agent.learn(order.learn)
         report.id.CopyFrom(order.id)
         await self._report(stream, report)
@@ -246,11 +251,14 @@ class Member:
 
 
 class _Disconnected(Exception):
-    """A connection's end that a new one will mend."""
+    """The connection ended, and a new one may succeed."""
 
 
-async def _say(stream: Any, goodbye: Goodbye) -> None:
-    """And let the server hear it: whatever it has not read is lost when we end the stream."""
+async def _send_goodbye(stream: Any, goodbye: Goodbye) -> None:
+    """Send a Goodbye and wait until the server has closed the stream.
+
+    If we ended the stream first, the server would lose whatever it has not read.
+    """
     with suppress(
         grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError
     ):
