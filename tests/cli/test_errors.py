@@ -270,6 +270,6 @@ def test_with_no_usable_agent_left_the_run_stops_and_its_checkpoint_stays(tmp_pa
 
 
 def test_the_status_of_what_is_no_journal(tmp_path: Path) -> None:
-    assert "holds no federation" in refused("status", ".", cwd=tmp_path)
+    assert "is not the home of a federation" in refused("status", ".", cwd=tmp_path)
     (tmp_path / "journal.sqlite").touch()
-    assert "is no journal of a federation" in refused("status", ".", cwd=tmp_path)
+    assert "is not the journal of a federation" in refused("status", ".", cwd=tmp_path)

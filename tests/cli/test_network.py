@@ -1,4 +1,4 @@
-"""serve, join and status: what they refuse, and what they write for people and their logs."""
+"""serve, join and status: refused arguments, printed output and logs."""
 
 import json
 import socket
@@ -30,7 +30,9 @@ FORGED = "[/x]\nall is well\x1b[2J"
 @pytest.mark.parametrize(
     "address", ["127.evil.example.org:7443", "localhost.evil.example:1", "::1234:7443"]
 )
-def test_without_certificates_only_this_machine_is_dialled(address: str, tmp_path: Path) -> None:
+def test_without_certificates_a_member_connects_only_to_its_own_machine(
+    address: str, tmp_path: Path
+) -> None:
     arguments = ("join", address, "--as", "ann", "--agent", "tabular", "--insecure")
     done = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "ann")])
     assert isinstance(done.exception, SettingsError)
@@ -38,7 +40,9 @@ def test_without_certificates_only_this_machine_is_dialled(address: str, tmp_pat
 
 
 @pytest.mark.parametrize("busy", ["--http", "--listen"])
-def test_a_port_in_use_is_one_line_and_nobody_was_let_in(busy: str, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line_before_members_can_join(
+    busy: str, tmp_path: Path
+) -> None:
     file = tmp_path / "federation.toml"
     file.write_text(federation())
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -54,7 +58,7 @@ def test_a_port_in_use_is_one_line_and_nobody_was_let_in(busy: str, tmp_path: Pa
     assert "listens on port" not in done.stderr
 
 
-def test_the_status_is_text_whoever_wrote_it() -> None:
+def test_status_prints_names_and_events_as_plain_text() -> None:
     status = FederationStatus(
         federation="f00",
         environment="[/CartPole]",
@@ -82,13 +86,13 @@ def test_the_status_is_text_whoever_wrote_it() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_printable_is_cut_and_escaped() -> None:
+def test_printable_truncates_and_escapes_text() -> None:
     assert printable("ä λ [x]") == "ä λ [x]"
     assert printable("a\nb\x1b\u202e\x9b") == r"a\nb\x1b\u202e\x9b"
     assert printable("abcdef", 3) == "abc"
 
 
-def test_a_refusal_in_the_words_of_another_is_printable() -> None:
+def test_a_refusal_from_the_server_is_escaped() -> None:
     async def refused() -> None:
         raise MemberRefused(f"the server refuses ann: {FORGED}")
 
@@ -119,7 +123,7 @@ def logged(as_json: bool) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
 
 
-def test_a_json_log_is_json_whoever_logs() -> None:
+def test_every_line_of_a_json_log_is_json() -> None:
     ours, warning, lost = (json.loads(line) for line in logged(as_json=True))
     assert (ours["level"], ours["text"]) == ("info", FORGED)
     assert "an old function" in warning["text"]
@@ -127,7 +131,7 @@ def test_a_json_log_is_json_whoever_logs() -> None:
     assert "ZeroDivisionError: of asyncio's" in lost["traceback"]
 
 
-def test_in_a_plain_log_a_message_is_a_line() -> None:
+def test_a_message_is_one_line_in_a_plain_log() -> None:
     ours, warning, lost, *traceback = logged(as_json=False)
     assert ours.endswith(r"INFO [/x]\nall is well\x1b[2J")
     assert "an old function" in warning

@@ -76,7 +76,7 @@ EMPTY = replace(
 
 @dataclass
 class Federation:
-    """Whose status the tests set."""
+    """A federation whose status the tests set."""
 
     status: FederationStatus = STATUS
 
@@ -102,7 +102,7 @@ def _as_it_was(federation: Federation) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """An HTTP response."""
 
     code: int
     headers: dict[str, str]
@@ -122,7 +122,7 @@ def forbid(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
-def test_json_is_the_snapshot(observation: Observation) -> None:
+def test_the_json_is_the_snapshot(observation: Observation) -> None:
     answer = ask(observation, "/status.json")
     assert answer.code == 200
     assert answer.headers["Content-Type"] == "application/json"
@@ -133,14 +133,16 @@ def test_json_is_the_snapshot(observation: Observation) -> None:
     assert given["exchanges"]["buckets"][-1] == ["+Inf", 213]
 
 
-def test_json_of_what_diverged_is_json(observation: Observation, federation: Federation) -> None:
+def test_infinite_and_nan_values_give_valid_json(
+    observation: Observation, federation: Federation
+) -> None:
     federation.status = replace(STATUS, loss=math.nan, td_error=-math.inf)
     given = json.loads(ask(observation, "/status.json").body, parse_constant=forbid)
     assert (given["loss"], given["td_error"]) == ("NaN", "-Inf")
 
 
 def samples(text: str, parse: Callable[[str], Any]) -> dict[tuple[str, str], float]:
-    """By name and labels."""
+    """Return the samples by name and labels."""
     found: dict[tuple[str, str], float] = {}
     for family in parse(text):
         assert family.documentation
@@ -155,7 +157,7 @@ def samples(text: str, parse: Callable[[str], Any]) -> dict[tuple[str, str], flo
     ("accept", "parse"),
     [("", parse_plain), ("application/openmetrics-text; version=1.0.0", parse_open)],
 )
-def test_metrics_are_the_snapshot(
+def test_the_metrics_are_the_snapshot(
     accept: str, parse: Callable[[str], Any], observation: Observation, federation: Federation
 ) -> None:
     federation.status = replace(
@@ -202,7 +204,7 @@ def test_metrics_are_the_snapshot(
     }
 
 
-def test_what_is_not_known_yet_is_no_metric(
+def test_an_unknown_value_is_not_exported_as_a_metric(
     observation: Observation, federation: Federation
 ) -> None:
     federation.status = EMPTY
@@ -213,7 +215,7 @@ def test_what_is_not_known_yet_is_no_metric(
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
-def test_every_answer_is_guarded(path: str, observation: Observation) -> None:
+def test_every_response_has_security_headers(path: str, observation: Observation) -> None:
     answer = ask(observation, path)
     assert answer.code == (404 if path == "/nowhere" else 200)
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -231,7 +233,7 @@ def test_every_answer_is_guarded(path: str, observation: Observation) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json", "/metrics"])
-def test_head_has_the_headers_alone(path: str, observation: Observation) -> None:
+def test_a_head_request_gets_only_the_headers(path: str, observation: Observation) -> None:
     head, get = ask(observation, path, "HEAD"), ask(observation, path)
     assert head.code == 200
     assert head.body == ""
@@ -240,17 +242,17 @@ def test_head_has_the_headers_alone(path: str, observation: Observation) -> None
 
 
 @pytest.mark.parametrize("path", ["/favicon.ico", "/status.json/", "/../status.json", "/Metrics"])
-def test_nothing_is_elsewhere(path: str, observation: Observation) -> None:
+def test_other_paths_are_not_found(path: str, observation: Observation) -> None:
     assert ask(observation, path).code == 404
 
 
-def test_a_query_changes_nothing(observation: Observation) -> None:
+def test_a_query_string_is_ignored(observation: Observation) -> None:
     assert ask(observation, "/?a=b").body == ask(observation, "/").body
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 @pytest.mark.parametrize("path", ["/", "/status.json"])
-def test_only_reading_is_allowed(method: str, path: str, observation: Observation) -> None:
+def test_only_get_and_head_are_allowed(method: str, path: str, observation: Observation) -> None:
     answer = ask(observation, path, method)
     assert answer.code == 405
     assert answer.headers["Allow"] == "GET, HEAD"
@@ -259,7 +261,7 @@ def test_only_reading_is_allowed(method: str, path: str, observation: Observatio
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.3.2.1:80", "[::1]", "[::1]:8080"]
 )
-def test_the_machine_itself_may_ask(host: str, observation: Observation) -> None:
+def test_requests_for_this_machine_are_answered(host: str, observation: Observation) -> None:
     assert ask(observation, "/status.json", Host=host).code == 200
 
 
@@ -281,30 +283,32 @@ def test_the_machine_itself_may_ask(host: str, observation: Observation) -> None
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
-def test_names_of_others_are_refused(host: str, path: str, observation: Observation) -> None:
+def test_requests_for_other_hosts_are_refused(
+    host: str, path: str, observation: Observation
+) -> None:
     answer = ask(observation, path, Host=host)
     assert answer.code == 403
     assert "CartPole" not in answer.body
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", ""])
-def test_listening_everywhere_any_address_is_ours_but_no_name(host: str) -> None:
+def test_a_server_on_all_addresses_accepts_any_address_but_no_foreign_name(host: str) -> None:
     with closing(Observation(Federation().snapshot, host, 0)) as observation:
         assert ask(observation, "/", Host="192.0.2.7:8080").code == 200
         assert ask(observation, "/", Host="evil.example").code == 403
 
 
-def test_over_ipv6() -> None:
+def test_the_page_is_served_over_ipv6() -> None:
     try:
         observation = Observation(Federation().snapshot, "::1", 0)
     except SettingsError:
-        pytest.skip("there is no IPv6")
+        pytest.skip("this machine has no IPv6")
     with closing(observation):
         assert ask(observation, "/status.json", at="::1").code == 200
         assert ask(observation, "/status.json", at="::1", Host="evil.example").code == 403
 
 
-def test_closed_it_listens_no_more_and_may_be_closed_again() -> None:
+def test_a_closed_server_stops_listening_and_can_be_closed_again() -> None:
     observation = Observation(Federation().snapshot, "127.0.0.1", 0)
     assert ask(observation, "/").code == 200
     observation.close()
@@ -313,12 +317,12 @@ def test_closed_it_listens_no_more_and_may_be_closed_again() -> None:
     observation.close()
 
 
-def test_one_who_says_nothing_keeps_nobody_waiting(observation: Observation) -> None:
+def test_a_silent_client_does_not_block_others(observation: Observation) -> None:
     with closing(socket.create_connection(("127.0.0.1", observation.port))):
         assert ask(observation, "/status.json").code == 200
 
 
-def test_asking_leaves_no_trace_on_the_terminal(
+def test_requests_print_nothing_on_the_terminal(
     observation: Observation, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ask(observation, "/")
@@ -329,14 +333,14 @@ def test_asking_leaves_no_trace_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_in_use_is_said_in_one_line(observation: Observation) -> None:
+def test_an_unusable_port_is_reported_in_one_line(observation: Observation) -> None:
     with pytest.raises(SettingsError, match=rf"^cannot listen on 127.0.0.1:{observation.port}: "):
         Observation(Federation().snapshot, "127.0.0.1", observation.port)
     with pytest.raises(SettingsError, match=r"^cannot listen on 127.0.0.1:70000: "):
         Observation(Federation().snapshot, "127.0.0.1", 70_000)
 
 
-def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(MissingExtra, match=r"^fedhql serve --http needs .*fedhql\[remote\]"):
         Observation(Federation().snapshot, "127.0.0.1", 0)
@@ -346,7 +350,7 @@ def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def chromium() -> Iterator[webdriver.Chrome]:
     for needed in (CHROMIUM, DRIVER):
         if not needed.exists():
-            pytest.skip(f"there is no {needed}")
+            pytest.skip(f"{needed} does not exist")
     options = webdriver.ChromeOptions()
     for option in (
         "--headless",
@@ -375,7 +379,7 @@ def complaints(browser: webdriver.Chrome) -> list[str]:
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome, observation: Observation) -> Iterator[webdriver.Chrome]:
-    """With the page open."""
+    """Return the browser with the page open."""
     look_at(chromium, 1280, "light")
     chromium.get(f"http://127.0.0.1:{observation.port}/")
     until(chromium, lambda: text(chromium, "environment") == "CartPole-v1")
@@ -395,26 +399,33 @@ def until(browser: webdriver.Chrome, condition: Callable[[], bool]) -> None:
     WebDriverWait(browser, 20, 0.1).until(lambda _: condition())
 
 
-def text(browser: webdriver.Chrome, place: str) -> str:
-    return browser.find_element(By.ID, place).text
+def text(browser: webdriver.Chrome, element_id: str) -> str:
+    return browser.find_element(By.ID, element_id).text
 
 
-def rows(browser: webdriver.Chrome, place: str, cells: str) -> list[list[str]]:
-    found: list[list[str]] = browser.execute_script(
-        """const [place, cells] = arguments;
-        return [...document.getElementById(place).children].map(row =>
+def rows(browser: webdriver.Chrome, element_id: str, cells: str) -> list[list[str]]:
+    return browser.execute_script(
+        """const [id, cells] = arguments;
+        return [...document.getElementById(id).children].map(row =>
           [...row.querySelectorAll(cells)].map(cell => cell.innerText.trim()));""",
-        place,
+        element_id,
         cells,
     )
-    return found
 
 
 def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
     assert browser.title == "CartPole-v1, hospitals-7f3a91c2 – FedHQL"
     shown = {
-        place: text(browser, place)
-        for place in ("federation", "stage", "round", "mode", "uptime", "connected", "quorum-note")
+        element_id: text(browser, element_id)
+        for element_id in (
+            "federation",
+            "stage",
+            "round",
+            "mode",
+            "uptime",
+            "connected",
+            "quorum-note",
+        )
     }
     assert shown == {
         "federation": "Federation hospitals-7f3a91c2",
@@ -426,9 +437,9 @@ def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
         "quorum-note": "quorum of 3",
     }
     figures = ("p50", "p99", "spread", "td-error", "loss", "improvements", "server-steps", "budget")
-    assert [text(browser, place) for place in figures] == [
+    assert [text(browser, element_id) for element_id in figures] == [
         "18.0 ms",
-        "179 ms",  # of 213, 88 % of the way from the 210th, 24 ms, to the next, 200 ms
+        "179 ms",  # of 213 values; 88 % of the way from the 210th, 24 ms, to the 211th, 200 ms
         "0.4127",
         "1.048",
         "8.31e-4",
@@ -453,7 +464,7 @@ def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
     assert all(len(row[0]) == len("2026-03-14 09:26:53") for row in events)
 
 
-def test_bars_are_shares_of_the_budget(browser: webdriver.Chrome) -> None:
+def test_bars_show_shares_of_the_budget(browser: webdriver.Chrome) -> None:
     widths = browser.execute_script(
         """return [...document.querySelectorAll(".bar")].map(bar => ["own", "consumed"].map(kind =>
           bar.querySelector("." + kind).getBoundingClientRect().width
@@ -464,7 +475,7 @@ def test_bars_are_shares_of_the_budget(browser: webdriver.Chrome) -> None:
         assert consumed == pytest.approx(member.consumed_env_steps / 100_000, abs=0.01)
 
 
-def test_the_page_follows(browser: webdriver.Chrome, federation: Federation) -> None:
+def test_the_page_follows_the_status(browser: webdriver.Chrome, federation: Federation) -> None:
     first = MemberStatus("newcomer", "finished", 100_000, 200_000.0, 9, 0, 0, 0, 0)
     federation.status = replace(
         STATUS,
@@ -487,16 +498,20 @@ def test_the_page_follows(browser: webdriver.Chrome, federation: Federation) -> 
     assert len(rows(browser, "members", "th")) == 5
 
 
-def test_before_anybody_came(browser: webdriver.Chrome, federation: Federation) -> None:
+def test_the_page_shows_a_federation_without_members(
+    browser: webdriver.Chrome, federation: Federation
+) -> None:
     federation.status = EMPTY
     until(browser, lambda: text(browser, "stage") == "waiting for members")
-    for place in ("p50", "p99", "spread", "td-error", "loss"):
-        assert text(browser, place) == "–"
-    assert text(browser, "no-members") == "None has joined yet."
-    assert text(browser, "no-events") == "Nothing has happened yet."
+    for element_id in ("p50", "p99", "spread", "td-error", "loss"):
+        assert text(browser, element_id) == "–"
+    assert text(browser, "no-members") == "No member has joined yet."
+    assert text(browser, "no-events") == "No events yet."
 
 
-def test_names_and_events_are_text(browser: webdriver.Chrome, federation: Federation) -> None:
+def test_names_and_events_are_shown_as_text(
+    browser: webdriver.Chrome, federation: Federation
+) -> None:
     federation.status = replace(
         STATUS,
         federation=NASTY,
@@ -513,7 +528,7 @@ def test_names_and_events_are_text(browser: webdriver.Chrome, federation: Federa
     assert browser.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_too_few_members_are_warned_about(
+def test_the_page_warns_about_too_few_members(
     browser: webdriver.Chrome, federation: Federation
 ) -> None:
     colour = "return getComputedStyle(document.getElementById('connected')).color"
@@ -526,7 +541,7 @@ def test_too_few_members_are_warned_about(
     assert browser.execute_script(colour) == before
 
 
-def test_the_page_may_not_fetch_from_elsewhere(chromium: webdriver.Chrome) -> None:
+def test_the_page_cannot_fetch_from_another_origin(chromium: webdriver.Chrome) -> None:
     with (
         closing(Observation(Federation().snapshot, "127.0.0.1", 0)) as ours,
         closing(Observation(Federation().snapshot, "127.0.0.1", 0)) as other,
@@ -543,7 +558,7 @@ def test_the_page_may_not_fetch_from_elsewhere(chromium: webdriver.Chrome) -> No
     assert refused == "connect-src"
 
 
-def test_silence_is_said_and_ends(chromium: webdriver.Chrome) -> None:
+def test_the_page_shows_when_the_server_does_not_answer(chromium: webdriver.Chrome) -> None:
     federation = Federation()
     observation = Observation(federation.snapshot, "127.0.0.1", 0)
     chromium.get(f"http://127.0.0.1:{observation.port}/")
@@ -587,7 +602,7 @@ def test_nothing_is_cut_off(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_stand_out_from_what_is_behind_them(scheme: str, browser: webdriver.Chrome) -> None:
+def test_text_has_enough_contrast(scheme: str, browser: webdriver.Chrome) -> None:
     look_at(browser, 1280, scheme)
     weakest = browser.execute_script(
         """const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});

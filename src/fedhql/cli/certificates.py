@@ -1,4 +1,4 @@
-"""`fedhql certs`: the authority of a federation, its members' certificates, those revoked."""
+"""`fedhql certs`: create a certificate authority; issue, revoke and list certificates."""
 
 import shlex
 from datetime import UTC, datetime
@@ -10,26 +10,32 @@ import typer
 from fedhql.cli.network import require_remote
 
 app = typer.Typer(
-    help="Make and revoke the certificates by which a server and its members know each other.",
+    help="Issue and revoke the certificates of a federation's server and members.",
     no_args_is_help=True,
 )
 
-Home = Annotated[Path, typer.Option(metavar="DIR", help="Of the authority; keep it to yourself.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of a member, or of the server.")]
+Home = Annotated[
+    Path, typer.Option(metavar="DIR", help="Directory of the authority; keep it private.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a member or of the server.")]
 
 
 @app.command()
 def init(
     home: Home = Path("certs"),
-    days: Annotated[int, typer.Option(metavar="N", help="Until it expires.")] = 3650,
+    days: Annotated[
+        int, typer.Option(metavar="N", help="Days until the authority expires.")
+    ] = 3650,
 ) -> None:
-    """Start an authority: once for each federation."""
+    """Create an authority. Each federation needs one."""
     require_remote("fedhql certs")
     from fedhql.remote.identity.authority import create_authority
 
     create_authority(home, days=days, now=datetime.now(UTC))
-    typer.echo(f"wrote {home / 'ca.crt'}, for everyone, and {home / 'ca.key'}, for nobody else")
-    typer.echo(f"next: fedhql certs issue server --host HOST{_elsewhere(home)}")
+    typer.echo(
+        f"wrote {home / 'ca.crt'} (give it to everyone) and {home / 'ca.key'} (keep it secret)"
+    )
+    typer.echo(f"next: fedhql certs issue server --host HOST{_home_option(home)}")
 
 
 @app.command()
@@ -37,18 +43,18 @@ def issue(
     name: Name,
     home: Home = Path("certs"),
     days: Annotated[
-        int, typer.Option(metavar="N", help="Until it expires; not after the authority.")
+        int, typer.Option(metavar="N", help="Days until it expires; never after the authority.")
     ] = 365,
     host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="For the server: a DNS name or IP address that members dial; repeat for several.",
+            help="For the server: a DNS name or IP address that members dial; may be repeated.",
         ),
     ] = None,
     renew: Annotated[
         bool,
-        typer.Option("--renew", help="Replace the certificate and the key; the hosts stay."),
+        typer.Option("--renew", help="Replace the certificate and key; keep the hosts."),
     ] = False,
 ) -> None:
     """Make a certificate and a key for the server (with --host) or for a member (without)."""
@@ -60,30 +66,32 @@ def issue(
     )
     certificate, key = home / f"{name}.crt", home / f"{name}.key"
     typer.echo(f"wrote {certificate} and {key}, valid until {made.valid_until:%Y-%m-%d}")
-    typer.echo(f"next: bring {home / 'ca.crt'}, {certificate} and {key} to {name}, over a safe way")
+    typer.echo(
+        f"next: send {home / 'ca.crt'}, {certificate} and {key} to {name} over a safe channel"
+    )
 
 
 @app.command()
 def revoke(name: Name, home: Home = Path("certs")) -> None:
-    """Shut out whoever holds a certificate of NAME's, also one that was replaced."""
+    """Revoke every certificate of NAME that has not expired, including replaced ones."""
     require_remote("fedhql certs")
     from fedhql.remote.identity import authority
 
     path = home / authority.REVOKED
     count = authority.revoke(home, name, now=datetime.now(UTC))
     if not count:
-        typer.echo(f"nothing to do: every certificate of {name} is revoked or has expired")
+        typer.echo(f"nothing to do: every certificate of {name} is already revoked or has expired")
         return
-    typer.echo(f"wrote {path}, which now lists {count} more, all of {name}'s that had not expired")
+    typer.echo(f"wrote {path}; newly revoked certificates of {name}: {count}")
     typer.echo(
-        f"next: bring {path} to the server; a new certificate for {name}: "
-        f"fedhql certs issue {name} --renew{_elsewhere(home)}"
+        f"next: copy {path} to the server; for a new certificate of {name}: "
+        f"fedhql certs issue {name} --renew{_home_option(home)}"
     )
 
 
 @app.command("list")
 def list_(home: Home = Path("certs")) -> None:
-    """List every certificate that was made here, and how long it is valid."""
+    """List every certificate of the authority, and how long it is valid."""
     require_remote("fedhql certs")
     from fedhql.remote.identity.authority import issued
 
@@ -108,6 +116,6 @@ def list_(home: Home = Path("certs")) -> None:
         typer.echo(f"left out: {why}", err=True)
 
 
-def _elsewhere(home: Path) -> str:
-    """What the next command needs to find a home that is not where it looks first."""
+def _home_option(home: Path) -> str:
+    """Return the --home option for the next command; empty if `home` is the default."""
     return "" if home == Path("certs") else f" --home {shlex.quote(str(home))}"

@@ -1,4 +1,4 @@
-"""`fedhql status`: a federation as people look at it, from its server or from its journal."""
+"""`fedhql status`: print a federation's status, from its server or from its journal."""
 
 import json
 import sqlite3
@@ -16,14 +16,14 @@ from rich.text import Text
 from fedhql.errors import SettingsError
 from fedhql.remote.server.status import printable
 
-EVENTS = 10  # the newest
+EVENTS = 10  # how many of the newest events are shown
 
 
 def status(
     where: Annotated[
         str,
         typer.Argument(
-            metavar="URL|DIR", help="A server's --http address, or its --home when it is down."
+            metavar="URL|DIR", help="A server's --http address, or its --home if it is down."
         ),
     ] = "127.0.0.1:8080",
 ) -> None:
@@ -38,7 +38,9 @@ def status(
             found = json.load(answer)
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise SettingsError(f"no status from {url} ({reason}); serve with --http") from error
+        raise SettingsError(
+            f"no status from {url} ({reason}); start the server with --http"
+        ) from error
     p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
     latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
     about = f"{found['environment']}, {_headline(found)}{latency}"
@@ -49,15 +51,15 @@ def _print_journal(console: Console, path: Path) -> None:
     from fedhql.remote.server.journal import Journal
 
     if not path.exists():
-        raise SettingsError(f"{path.parent} holds no federation: there is no {path.name}")
+        raise SettingsError(f"{path.parent} is not the home of a federation: it has no {path.name}")
     try:
         with closing(Journal(path, read_only=True)) as journal:
             about = {key: journal.fact(key) for key in ("federation", "improvements")}
-            about |= journal.fact("position") or {"stage": "not begun", "round": 0}
+            about |= journal.fact("position") or {"stage": "not started", "round": 0}
             members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
             events = [vars(event) for event in journal.events(EVENTS)]
     except sqlite3.DatabaseError as error:
-        raise SettingsError(f"{path} is no journal of a federation ({error})") from error
+        raise SettingsError(f"{path} is not the journal of a federation ({error})") from error
     _print_status(console, _headline(about), members, events)
 
 
@@ -71,14 +73,14 @@ def _headline(found: dict[str, Any]) -> str:
 def _print_status(
     console: Console, about: str, members: list[dict[str, Any]], events: list[dict[str, Any]]
 ) -> None:
-    console.print(_as_it_is(about), soft_wrap=True)
+    console.print(_plain_text(about), soft_wrap=True)
     console.print(_members_table(members))
     for event in events:
-        console.print(_as_it_is(f"{event['time']} {event['text']}"), soft_wrap=True)
+        console.print(_plain_text(f"{event['time']} {event['text']}"), soft_wrap=True)
 
 
-def _as_it_is(text: str) -> Text:
-    """For a terminal: no markup, and no control characters, whoever wrote it."""
+def _plain_text(text: str) -> Text:
+    """Return text for a terminal, without markup and with control characters escaped."""
     return Text(printable(text))
 
 
@@ -89,6 +91,6 @@ def _members_table(members: list[dict[str, Any]]) -> Table:
     for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
         table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
     for member in members:
-        name, state = _as_it_is(member["name"]), _as_it_is(member["state"])
+        name, state = _plain_text(member["name"]), _plain_text(member["state"])
         table.add_row(name, state, *(f"{member[column]:,}" for column in columns))
     return table

@@ -1,4 +1,4 @@
-"""A running federation seen over HTTP: a live page, the same as JSON, metrics for Prometheus."""
+"""The status of a running federation over HTTP: a live page, JSON and Prometheus metrics."""
 
 import base64
 import dataclasses
@@ -26,22 +26,22 @@ if TYPE_CHECKING:  # an optional package
     from prometheus_client.core import Metric
 
 MEMBER_COUNTERS = {
-    "own_env_steps": "Env steps a member's agent took by itself.",
-    "consumed_env_steps": "Env steps charged to a member: its own and its share of the server's.",
-    "applied_improvements": "Improvements a member applied.",
-    "skipped_improvements": "Improvements a member did not apply.",
-    "refused_answers": "Answers of a member that broke the contract.",
-    "late_answers": "Answers of a member that came when nobody waited for them any more.",
-    "reconnects": "Times a member came back.",
+    "own_env_steps": "Env steps that the member's agent took itself.",
+    "consumed_env_steps": "Env steps charged to the member: its own and its share of the server's.",
+    "applied_improvements": "Improvements that the member applied.",
+    "skipped_improvements": "Improvements that the member skipped.",
+    "refused_answers": "Answers of the member that the server refused.",
+    "late_answers": "Answers of the member that came after their exchange had ended.",
+    "reconnects": "Reconnections of the member.",
 }
 HOST_HEADER = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?", re.ASCII)
 TEXT = "text/plain; charset=utf-8"
 
-Response = tuple[HTTPStatus, str, bytes]  # what, of which type
+Response = tuple[HTTPStatus, str, bytes]  # status, content type, body
 
 
 class Observation:
-    """Serves until closed. `snapshot` is called from several threads, once for each request."""
+    """An HTTP server that runs until closed. Its threads call `snapshot` once for each request."""
 
     def __init__(self, snapshot: Callable[[], FederationStatus], host: str, port: int) -> None:
         try:
@@ -65,13 +65,13 @@ class Observation:
         ]
         try:
             self._server = _Server(host, port)
-        except (OSError, OverflowError) as error:  # in use, not ours, not a port
+        except (OSError, OverflowError) as error:  # in use, not this machine's, not a port
             reason = getattr(error, "strerror", None) or error
             raise SettingsError(f"cannot listen on {host}:{port}: {reason}") from error
         self._server.set_app(self._application)
         address = str(self._server.server_address[0])
         self._names = {"localhost", host.lower(), address}
-        self._everywhere = ip_address(address).is_unspecified
+        self._on_all_addresses = ip_address(address).is_unspecified
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="observation", daemon=True
         )
@@ -82,7 +82,7 @@ class Observation:
         return self._server.server_port
 
     def close(self) -> None:
-        """Returns when nothing listens any more."""
+        """Stop the server, and return when it no longer listens."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -99,9 +99,9 @@ class Observation:
 
     def _response(self, environ: WSGIEnvironment) -> Response:
         if not self._is_for_us(environ.get("HTTP_HOST", "")):
-            return HTTPStatus.FORBIDDEN, TEXT, b"Ask by the address that is listened on.\n"
+            return HTTPStatus.FORBIDDEN, TEXT, b"Use the address that this server listens on.\n"
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"There is nothing to change here.\n"
+            return HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"Only GET and HEAD are allowed.\n"
         match environ["PATH_INFO"]:
             case "/":
                 return HTTPStatus.OK, "text/html; charset=utf-8", self._page
@@ -112,10 +112,13 @@ class Observation:
 
                 encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
                 return HTTPStatus.OK, kind, encode(self._registry)
-        return HTTPStatus.NOT_FOUND, TEXT, b"There are /, /status.json and /metrics.\n"
+        return HTTPStatus.NOT_FOUND, TEXT, b"Not found; available: /, /status.json and /metrics.\n"
 
     def _is_for_us(self, host_header: str) -> bool:
-        """A foreign site can make its own name lead here, and then read along; not an address."""
+        """Return whether the Host header names this server.
+
+        This prevents DNS rebinding, where a foreign site points its own name to this machine.
+        """
         match = HOST_HEADER.fullmatch(host_header.lower())
         if match is None:
             return False
@@ -124,27 +127,27 @@ class Observation:
             address = ip_address(name)
         except ValueError:
             return name in self._names
-        return address.is_loopback or self._everywhere or str(address) in self._names
+        return address.is_loopback or self._on_all_addresses or str(address) in self._names
 
 
 def status_json(status: FederationStatus) -> str:
-    return json.dumps(_spelled(dataclasses.asdict(status)), allow_nan=False)
+    return json.dumps(_json_value(dataclasses.asdict(status)), allow_nan=False)
 
 
-def _spelled(value: Any) -> Any:
-    """Infinities, which JSON does not have, as text: the way Prometheus writes them."""
+def _json_value(value: Any) -> Any:
+    """Return the value with infinities and NaN, which JSON lacks, as Prometheus writes them."""
     match value:
         case dict():
-            return {key: _spelled(each) for key, each in value.items()}
+            return {key: _json_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [_spelled(each) for each in value]
+            return [_json_value(each) for each in value]
         case float() if not math.isfinite(value):
             return {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
     return value
 
 
 def _content_policy(page: str) -> str:
-    """Allows the page's own style and script, and questions to where it came from; nothing else."""
+    """Return a policy: only the page's own style and script, and requests to its own origin."""
 
     def hash_of(element: str) -> str:
         inside = page.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
@@ -159,7 +162,7 @@ def _content_policy(page: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Collector:
-    """One snapshot for each scrape."""
+    """Metrics of one snapshot for each scrape."""
 
     snapshot: Callable[[], FederationStatus]
 
@@ -168,32 +171,32 @@ class _Collector:
 
         status = self.snapshot()
         about = {key: getattr(status, key) for key in ("federation", "environment", "mode")}
-        yield core.InfoMetricFamily("fedhql_federation", "Which federation this is.", about)
+        yield core.InfoMetricFamily("fedhql_federation", "Federation, environment, mode.", about)
         for name, meaning, value in (
-            ("round", "Rounds so far.", status.round),
-            ("quorum_members", "Members without which no round goes on.", status.quorum),
-            ("env_steps_per_member", "Budget of each member.", status.env_steps_per_member),
-            ("uptime_seconds", "Since the server started.", status.uptime_seconds),
-            ("q_spread", "Of Q over members, in the last round.", status.spread),
-            ("td_error", "In the last round.", status.td_error),
-            ("loss", "In the last round.", status.loss),
+            ("round", "Number of rounds so far.", status.round),
+            ("quorum_members", "Number of members that an exchange needs.", status.quorum),
+            ("env_steps_per_member", "Env step budget per member.", status.env_steps_per_member),
+            ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
+            ("q_spread", "Spread of Q over members in the last round.", status.spread),
+            ("td_error", "TD error in the last round.", status.td_error),
+            ("loss", "Loss in the last round.", status.loss),
         ):
             if value is not None:
                 yield core.GaugeMetricFamily(f"fedhql_{name}", meaning, value)
         for name, meaning, count in (
             ("improvements", "Improvements sent to members.", status.improvements),
-            ("server_env_steps", "Env steps the server took.", status.server_env_steps),
+            ("server_env_steps", "Env steps that the server took.", status.server_env_steps),
         ):
             yield core.CounterMetricFamily(f"fedhql_{name}", meaning, count)
         yield core.HistogramMetricFamily(
             "fedhql_exchange_duration_seconds",
-            "From a question's sending to the last answer that was waited for.",
-            [(str(_spelled(float(bound))), count) for bound, count in status.exchanges.buckets],
+            "Time from sending a query to the last answer that the server waited for.",
+            [(str(_json_value(float(bound))), count) for bound, count in status.exchanges.buckets],
             status.exchanges.total_seconds,
         )
         for state in ("connected", "quarantined"):
             gauge = core.GaugeMetricFamily(
-                f"fedhql_member_{state}", f"1 if a member is {state}, else 0.", labels=["member"]
+                f"fedhql_member_{state}", f"1 if the member is {state}, else 0.", labels=["member"]
             )
             for member in status.members:
                 gauge.add_metric([member.name], member.state == state)
@@ -209,7 +212,7 @@ class _Handler(WSGIRequestHandler):
     timeout = 10  # seconds; browsers open connections that they may never use
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, the base's name
-        """A page that asks every second is not worth a line each time."""
+        """Log nothing: each open page sends a request every second."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -220,10 +223,10 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the base's would look up a name, which can take long
+        TCPServer.server_bind(self)  # the base class looks up a host name, which can be slow
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # who asked has gone
+        if not isinstance(sys.exception(), OSError):  # OSError: the client has gone
             super().handle_error(request, client_address)
