@@ -1,1 +1,1 @@
-"""The server's side of the wire: listener, roster of members, queries and journal."""
+"""The server side of the protocol: listener, roster of members, queries and journal."""

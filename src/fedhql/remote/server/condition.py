@@ -1,15 +1,15 @@
-"""Waiting in an event loop until something is so, without looking all the time."""
+"""A condition variable for one event loop, with a timeout and a stop signal."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Stopped(Exception):
-    """The server has been told to stop; what it was doing is in the journal as far as it got."""
+    """The server was told to stop. The journal holds the work that is finished."""
 
 
 class Condition:
-    """Whoever waits looks again after every change."""
+    """Wakes its waiters after every change; each checks its own predicate again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -17,19 +17,19 @@ class Condition:
         self._stopping = False
 
     def notify(self) -> None:
-        for change in self._waiting:
-            _settle(change)
+        for wakeup in self._waiting:
+            _wake(wakeup)
 
     def stop(self) -> None:
-        """Nothing will be reached any more."""
+        """Make every present and future `wait_until` raise Stopped."""
         self._stopping = True
         self.notify()
 
     async def wait_until(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Whether it was, in that time."""
+        """Wait until `reached` holds; return False after `seconds`. Raise Stopped after `stop`."""
         deadline = None if seconds is None else self._clock() + seconds
         while True:
-            if self._stopping:  # first: that everybody is sent away is not what is waited for
+            if self._stopping:  # checked first: a stop disconnects all, which can satisfy `reached`
                 raise Stopped
             if reached():
                 return True
@@ -39,19 +39,19 @@ class Condition:
             await self._next(left)
 
     async def _next(self, seconds: float | None) -> None:
-        """Change, or that long. (`asyncio.wait_for` would cost a task for each exchange.)"""
+        """Wait for the next `notify`, at most `seconds`, without the task of `asyncio.wait_for`."""
         loop = asyncio.get_running_loop()
-        change: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(change)
-        timer = None if seconds is None else loop.call_later(seconds, _settle, change)
+        wakeup: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(wakeup)
+        timer = None if seconds is None else loop.call_later(seconds, _wake, wakeup)
         try:
-            await change
+            await wakeup
         finally:
-            self._waiting.discard(change)
+            self._waiting.discard(wakeup)
             if timer is not None:
                 timer.cancel()
 
 
-def _settle(change: asyncio.Future[None]) -> None:
-    if not change.done():
-        change.set_result(None)
+def _wake(wakeup: asyncio.Future[None]) -> None:
+    if not wakeup.done():
+        wakeup.set_result(None)

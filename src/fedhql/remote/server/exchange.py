@@ -1,4 +1,4 @@
-"""One exchange: what members are asked, and which of their answers can be used."""
+"""One exchange: the question to each member and the usable answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,34 +12,38 @@ from fedhql.remote.wire_pb2 import MaskingKey, Tensor
 
 
 class TooFew(Exception):
-    """Too few of those asked are there, but others are: a new round can go on with them."""
+    """Too few members of the round are connected, but others are. A new round can use those."""
 
 
 @dataclass(eq=False)
 class Exchange:
-    """Questions that are open, and what came back."""
+    """Open questions and the answers so far."""
 
     number: int
-    states: Mapping[str, NDArray[Any]]  # for each member; most are asked the same
+    states: Mapping[str, NDArray[Any]]  # by member; usually the same array for all
     quorum: int
-    waiting: set[str]  # for their answers
-    cohort: Sequence[MaskingKey] = ()  # whose masks cancel; without secure aggregation nobody's
+    waiting: set[str]  # members that have not answered
+    cohort: Sequence[MaskingKey] = ()  # the keys whose masks cancel; secure aggregation only
     answers: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def take(self, name: str, tensor: Tensor, *, action_count: int, bound: float) -> None:
-        """An answer, the first of this member; WireError if it cannot be used."""
+        """Store the first answer of a member; raise WireError if it cannot be used."""
         self.waiting.discard(name)
         rows = len(self.states[name])
-        if self.cohort:  # what is in it, nobody can see
+        if self.cohort:  # the answer is masked, so its values cannot be checked
             words = 2 * rows * action_count + 1
             self.answers[name] = unpack(tensor, dtype="uint64", shape=(words,))
             return
         values = unpack(tensor, dtype="float32", shape=(rows, action_count))
         largest = float(np.abs(values).max(initial=0))
-        if not largest <= bound:  # NaN is not, either
+        if not largest <= bound:  # also true for NaN
             raise WireError(f"a value of {largest:g}, allowed: {bound:g}")
         self.answers[name] = values
 
     def is_settled(self, still_asked: bool) -> bool:
-        """Nobody is waited for who is away or late, unless it takes them to make a quorum."""
+        """Return whether the exchange can end.
+
+        `still_asked` tells whether a connected member has yet to answer. The exchange waits for
+        members that are absent or busy with an older question only if the quorum needs them.
+        """
         return not still_asked and (len(self.answers) >= self.quorum or not self.waiting)

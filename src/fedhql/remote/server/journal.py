@@ -1,7 +1,7 @@
-"""What a server must not forget, in SQLite: after `kill -9` it goes on from its last step.
+"""The server's durable state in SQLite. After `kill -9` the server continues from its last step.
 
-Everything that belongs together is one transaction: a finished step is its improvement, where the
-server's environments stand after it, and what each member was charged for it.
+Each finished step is one transaction: its improvement, the position of the server's environments
+after it, and the cost charged to each member.
 """
 
 import json
@@ -31,16 +31,16 @@ EVENTS_KEPT = 10_000
 
 @dataclass
 class MemberRecord:
-    """One member's account. It outlives every connection and every server process."""
+    """The durable record of one member, across connections and server restarts."""
 
     name: str
-    number: int  # in the order they came
-    joined_at: int = 0  # improvements there were before it first came, which are not for it
+    number: int  # position in service.members, or in the order of first connection
+    joined_at: int = 0  # improvements before its first connection; it never gets these
     own_env_steps: int = 0
-    share: str = "0"  # of the server's steps, an exact fraction
-    phase: int = 0  # of self-learning: the last that was ordered,
-    phase_size: int = 0  # its length,
-    phase_env_steps: int = 0  # and what the member has reported of it
+    share: str = "0"  # env steps of the server charged to it, an exact fraction
+    phase: int = 0  # the number of the last self-learning phase ordered
+    phase_size: int = 0  # the env steps in that phase
+    phase_env_steps: int = 0  # the env steps of it that the member has reported
     applied_improvements: int = 0
     skipped_improvements: int = 0
     refused_answers: int = 0
@@ -48,17 +48,17 @@ class MemberRecord:
     late_answers: int = 0
     connections: int = 0
     best_mean_return: float | None = None
-    quarantined: str = ""  # why
+    quarantined: str = ""  # the reason
     finished: bool = False
-    parted: bool = False  # it has said that it has all it should
+    parted: bool = False  # it has confirmed that it saved everything
 
     @property
     def over(self) -> bool:
-        """It takes no more part."""
+        """True if the member takes no further part in the federation."""
         return self.finished or bool(self.quarantined)
 
     def state(self, *, connected: bool | None = None) -> str:
-        """In a word; whether it is connected only its server knows."""
+        """Return the state in one word. `connected` is None where only the server knows it."""
         if self.quarantined:
             return "quarantined"
         if self.finished:
@@ -80,7 +80,7 @@ class MemberRecord:
 
     @property
     def consumed(self) -> float:
-        """As `Budget.consumed_per_agent` has it."""
+        """Its own env steps plus its share of the server's, as in `Budget.consumed_per_agent`."""
         return self.own_env_steps + float(Fraction(self.share))
 
     @property
@@ -88,12 +88,15 @@ class MemberRecord:
         return self.phase_env_steps < self.phase_size
 
     def left(self, env_steps_per_member: int) -> Fraction:
-        """Of its budget, when the phase it is in will be over."""
+        """Return the env steps left in its budget after its current phase."""
         ordered = self.own_env_steps + self.phase_size - self.phase_env_steps
         return env_steps_per_member - ordered - Fraction(self.share)
 
     def has_learned(self, phase: int, phase_env_steps: int) -> bool:
-        """Whether that is news. A report may come twice, or late; each step is charged once."""
+        """Charge the newly reported env steps; return whether there were any.
+
+        A report may come twice or late. Each env step is charged once.
+        """
         done = min(phase_env_steps, self.phase_size)
         if phase != self.phase or done <= self.phase_env_steps:
             return False
@@ -103,26 +106,26 @@ class MemberRecord:
 
 
 class Journal:
-    """One file, one writer. Not shared between threads."""
+    """The journal file. It has one writer and belongs to one thread."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """Read only: for whoever looks on while the server runs, or after it has stopped."""
+        """Open the journal. `read_only` also works while a server writes to the file."""
         if read_only:
             self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
             return
         self._database = sqlite3.connect(path, isolation_level=None)
-        # Full: what was sent to a member is on disk before it is sent, even if power fails.
+        # FULL: data is on disk before it is sent to a member, so a power failure cannot lose it.
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=FULL")
         self._database.executescript(SCHEMA)
 
     def fact(self, name: str) -> Any:
-        """None if it was never written."""
+        """Return the value of a fact; None if it was never written."""
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def members(self) -> dict[str, MemberRecord]:
-        """By number; what another version has written besides is left out."""
+        """Return the records by name, in order of number. Fields of other versions are ignored."""
         found = self._database.execute("SELECT record FROM members").fetchall()
         known = {field.name for field in fields(MemberRecord)}
         records = [json.loads(text) for (text,) in found]
@@ -134,7 +137,7 @@ class Journal:
         return [Improvement.FromString(message) for (message,) in found]
 
     def events(self, count: int) -> list[Event]:
-        """Newest first."""
+        """Return the last `count` events, newest first."""
         query = "SELECT time, level, text FROM events ORDER BY id DESC LIMIT ?"
         return [Event(*row) for row in self._database.execute(query, (count,))]
 
@@ -152,9 +155,10 @@ class Journal:
         rows: tuple[str, int, Sequence[str]] | None = None,
         event: Event | None = None,
     ) -> None:
-        """All or nothing. `rows`: a file's name, the round they are of, and the lines.
+        """Write everything in one transaction.
 
-        `kept_from`: improvements before that one are no longer needed.
+        `rows` holds a file name, a round and the lines of that round. Improvements with numbers
+        below `kept_from` are deleted.
         """
         execute = self._database.execute
         with _transaction(self._database):
@@ -169,7 +173,7 @@ class Journal:
                 execute("DELETE FROM improvements WHERE number < ?", (kept_from,))
             if rows is not None:
                 file, of_round, lines = rows
-                # A round that was begun again before it was finished writes them again.
+                # After a restart, an unfinished round writes its lines again.
                 execute("DELETE FROM rows WHERE file = ? AND round >= ?", (file, of_round))
                 for line in lines:
                     execute(

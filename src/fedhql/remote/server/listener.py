@@ -1,4 +1,4 @@
-"""The open port: connections, each from its first message to its last."""
+"""The listener: accepts connections and serves each one from its Hello to its end."""
 
 import asyncio
 import socket
@@ -33,28 +33,28 @@ from fedhql.remote.wire import WireError, channel_options, join_handler
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
 
 HELLO_SECONDS = 10.0
-GOODBYE_SECONDS = 2.0  # for one that has to go to read the last it was sent
-LOOK_SECONDS = 2.0  # between looks at the list of revoked certificates, and at who does not go
-CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # of one member, whatever breaks
-STREAMS = 4  # in one connection, where a member needs one
+GOODBYE_SECONDS = 2.0  # how long a peer that is disconnected may take to read its Goodbye
+LOOK_SECONDS = 2.0  # interval between checks for revoked certificates and stuck connections
+CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # rate limit of one member
+STREAMS = 4  # the most in one connection; a member needs one
 
 
 @dataclass
-class _Visit:
-    """A session's connection."""
+class _Connection:
+    """The connection of a session."""
 
     serial: int  # of the certificate
-    expires: datetime | None  # the one that others check, with secure aggregation
-    patience: asyncio.Timeout  # with its reading what it is sent
+    expires: datetime | None  # when other members start to reject it; secure aggregation only
+    write_timeout: asyncio.Timeout  # set once the session is over
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is this machine; a name that only begins like its own is another's."""
+    """Return whether HOST:PORT is a loopback address. A host like 127.0.0.1.nip.io is remote."""
     host, _, _ = address.rpartition(":")
     if host == "localhost":
         return True
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return False  # where its port begins, nobody knows
+        return False  # IPv6 without brackets: the port is ambiguous
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -62,7 +62,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _why_not_bound(address: str) -> str | None:
-    """gRPC says only that it could not."""
+    """Bind to the address once more to get the reason, which gRPC does not give."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_server((host.strip("[]"), int(port))).close()
@@ -72,7 +72,7 @@ def _why_not_bound(address: str) -> str | None:
 
 
 class Listener:
-    """Listens, lets members in, and carries messages between their streams and the roster."""
+    """Listens, admits members, and passes messages between their streams and the roster."""
 
     def __init__(
         self,
@@ -84,23 +84,27 @@ class Listener:
         revoked: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """No credentials: plaintext, which is for this machine alone."""
+        """Create a listener. Without credentials it uses plaintext, on loopback addresses only."""
         self._roster, self._federation, self._task = roster, federation, task
         self._credentials, self._revoked, self._clock = credentials, revoked, clock
-        self._visits: dict[Session, _Visit] = {}
+        self._connections: dict[Session, _Connection] = {}
         self._limits: dict[str, MemberLimits] = {}
         self._watch: asyncio.Task[None] | None = None
         settings = roster.settings
         options = channel_options(
             most_bytes=settings.most_message_bytes, keepalive_seconds=settings.keepalive_seconds
         )
-        # Not a port that another server listens on: each would get some of the members.
+        # Two servers on one port would each get some of the members, so we forbid a shared port.
         options += [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((join_handler(self._join),))
 
     async def open(self, address: str) -> int:
-        """Listen -> the port. Others than this machine only with mutual TLS."""
+        """Listen at the address and return the port.
+
+        Raise SettingsError if the port cannot be bound, or if the address is not loopback and
+        there are no credentials.
+        """
         if self._credentials is None and not is_loopback(address):
             raise SettingsError(
                 f"--listen {address}: without certificates only this machine may connect "
@@ -113,9 +117,9 @@ class Listener:
                 port = self._server.add_secure_port(address, server_credentials(self._credentials))
         except RuntimeError as error:
             why = _why_not_bound(address) or str(error)
-            raise SettingsError(f"--listen {address}: cannot be listened on ({why})") from error
+            raise SettingsError(f"--listen {address}: cannot listen there ({why})") from error
         await self._server.start()
-        self._watch = asyncio.create_task(self._look_after())
+        self._watch = asyncio.create_task(self._watch_connections())
         return port
 
     async def close(self, grace_seconds: float = 2.0) -> None:
@@ -124,28 +128,27 @@ class Listener:
         await self._server.stop(grace_seconds)
 
     async def _join(self, requests: Any, context: Any) -> None:
-        """One connection. However it ends, and whatever it sends, the others do not notice."""
+        """Serve one connection. Nothing that the peer sends or does affects other members."""
         peer, name = context.peer(), ""
         try:
             name, serial = certified(context, self._credentials, self._revoked)
-            name, hello = await self._heard(name, requests)
-            self._require_allowed(name)
+            name, hello = await self._receive_hello(name, requests)
+            self._require_connection_rate(name)
             require_welcome(name, hello, self._roster, self._federation)
             masking_key = accepted_masking_key(name, hello, self._roster, self._credentials)
         except Refused as error:
-            if not error.told:
+            if not error.logged:
                 who = f"{name} at {peer}" if name else peer
                 self._roster.tell(f"{who} is refused: {error}", level="warning", keep=False)
             goodbye = Goodbye(reason=error.reason, detail=str(error))
-            # It may have gone, or not read; then it does not matter.
+            # The peer may have gone, or may not read. Then the Goodbye is lost, which is harmless.
             with suppress(TimeoutError, grpc.aio.InternalError):
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await context.write(FromServer(goodbye=goodbye).SerializeToString())
             return
-        except asyncio.CancelledError:  # how gRPC tells us that it has gone
-            self._roster.tell(
-                f"{peer} left before a Hello: {self._broken}", level="warning", keep=False
-            )
+        except asyncio.CancelledError:  # gRPC cancels this call when the peer disconnects
+            text = f"{peer} disconnected before its Hello: {self._broken}"
+            self._roster.tell(text, level="warning", keep=False)
             raise
         session = self._roster.admit(
             name,
@@ -157,38 +160,42 @@ class Listener:
         reading = asyncio.ensure_future(self._read(session, requests))
         why = self._broken
         try:
-            async with asyncio.timeout(None) as patience:
-                self._visits[session] = _Visit(serial, expiry(masking_key), patience)
+            async with asyncio.timeout(None) as write_timeout:
+                self._connections[session] = _Connection(serial, expiry(masking_key), write_timeout)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
-                why = "it was sent away"
+                why = "the server disconnected it"
         except TimeoutError:
-            why = "it does not read what it is sent"
-            self._roster.tell(f"{name} is cut off: {why}", level="warning")
+            why = "it does not read the messages sent to it"
+            self._roster.tell(f"{name} is disconnected: {why}", level="warning")
         finally:
             reading.cancel()
-            del self._visits[session]
+            del self._connections[session]
             self._roster.leave(session, why)
-        if patience.expired():
-            # This, too, reaches it when it reads on, or never; but nothing of ours waits for it.
+        if write_timeout.expired():
+            # The peer sees this status only if it reads on. We do not wait for that.
             await context.abort(grpc.StatusCode.ABORTED, why)
 
     @property
     def _broken(self) -> str:
-        """All that gRPC lets a server know when a stream ends without a Goodbye."""
+        """The possible reasons why a stream ended without a Goodbye; gRPC does not say which."""
         most = self._roster.settings.most_message_bytes
-        return f"it broke off, or sent a message above {most:,} bytes"
+        return f"the connection broke, or a message was larger than {most:,} bytes"
 
-    async def _heard(self, name: str, requests: Any) -> tuple[str, Hello]:
-        """Who it is, by its certificate or else by its first message; and that message."""
+    async def _receive_hello(self, name: str, requests: Any) -> tuple[str, Hello]:
+        """Wait for the Hello; return the member's name and the Hello.
+
+        `name` is the name in the certificate; if it is empty, the name in the Hello counts. Raise
+        Refused if no valid Hello arrives in time.
+        """
         try:
             first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
         except TimeoutError as error:
-            why = f"no Hello within {HELLO_SECONDS:g} seconds"
+            why = f"no Hello arrived within {HELLO_SECONDS:g} seconds"
             raise Refused(why, Goodbye.STOPPED) from error
         except StopAsyncIteration as error:
-            raise Refused(f"no Hello: {self._broken}", Goodbye.STOPPED) from error
+            raise Refused(f"no Hello arrived: {self._broken}", Goodbye.STOPPED) from error
         except WireError as error:
             raise Refused(str(error)) from error
         if first.WhichOneof("message") != "hello":
@@ -198,17 +205,20 @@ class Listener:
             name = hello.name
             require_name(name)
         elif hello.name and hello.name != name:
-            raise Refused(f"the certificate is {name}'s, the name given is {hello.name[:64]!r}")
+            raise Refused(
+                f"the certificate is for {name}, but the Hello gives the name {hello.name[:64]!r}"
+            )
         return name, hello
 
-    def _require_allowed(self, name: str) -> None:
-        """Not too often."""
+    def _require_connection_rate(self, name: str) -> None:
+        """Raise Refused if the member connects too often."""
         limits = self._limits_of(name)
         if limits.connections.take():
             limits.exceeded = False
             return
-        told, limits.exceeded = limits.exceeded, True
-        raise Refused(f"{name} connects too often; come again later", Goodbye.STOPPED, told=told)
+        logged, limits.exceeded = limits.exceeded, True
+        why = f"{name} connects too often; try again later"
+        raise Refused(why, Goodbye.STOPPED, logged=logged)
 
     def _limits_of(self, name: str) -> MemberLimits:
         if name not in self._limits:
@@ -219,30 +229,32 @@ class Listener:
             )
         return self._limits[name]
 
-    async def _look_after(self) -> None:
-        wrong = ""
+    async def _watch_connections(self) -> None:
+        last_error = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self._lose_patience()
-            for session in [s for s, v in self._visits.items() if is_about_to_expire(v.expires)]:
-                self._roster.expel(session, f"the certificate of {session.name} expires")
+            self._limit_ended_sessions()
+            expiring = [s for s, c in self._connections.items() if is_about_to_expire(c.expires)]
+            for session in expiring:
+                why = f"the certificate of {session.name} expires too soon; renew it"
+                self._roster.expel(session, why)
             try:
                 revoked = revoked_serials(self._credentials, self._revoked)
-            except CredentialsError as error:  # said once; who is here was trusted by an older one
-                if wrong != (wrong := str(error)):
-                    self._roster.tell(wrong, level="warning")
+            except CredentialsError as error:
+                # Connected members passed the check against an older list, so they may stay.
+                if last_error != (last_error := str(error)):  # log a repeated error once
+                    self._roster.tell(last_error, level="warning")
                 continue
-            # Whoever is on the list now has to go, not only when it comes the next time.
-            for session in [s for s, visit in self._visits.items() if visit.serial in revoked]:
+            for session in [s for s, c in self._connections.items() if c.serial in revoked]:
                 self._roster.expel(session, f"the certificate of {session.name} is revoked")
 
-    def _lose_patience(self) -> None:
-        """With those whose session is over, and who do not read that it is."""
+    def _limit_ended_sessions(self) -> None:
+        """Give each connection whose session is over GOODBYE_SECONDS to read its last messages."""
         until = asyncio.get_running_loop().time() + GOODBYE_SECONDS
-        for session, visit in self._visits.items():
+        for session, connection in self._connections.items():
             over = self._roster.sessions.get(session.name) is not session
-            if over and visit.patience.when() is None:
-                visit.patience.reschedule(until)
+            if over and connection.write_timeout.when() is None:
+                connection.write_timeout.reschedule(until)
 
     def _welcome(self, improvements: int) -> Welcome:
         return Welcome(
@@ -255,10 +267,11 @@ class Listener:
 
     async def _read(self, session: Session, requests: Any) -> None:
         limit = self._limits_of(session.name).messages
+        most = self._roster.settings.most_messages_per_second
         try:
             async for message in requests:
                 if not limit.take():
-                    raise WireError("too many messages")
+                    raise WireError(f"too many messages; allowed: {most:g} per second")
                 match message.WhichOneof("message"):
                     case "report":
                         self._roster.report(session, message.report)
@@ -270,9 +283,9 @@ class Listener:
                         self._roster.leave(session, "it said goodbye")
                         break
                     case other:
-                        raise WireError(f"{other or 'an empty message'} where a report should be")
+                        raise WireError(f"expected a report, got {other or 'an empty message'}")
         except WireError as error:
-            self._roster.tell(f"{session.name} is cut off: {error}", level="warning")
+            self._roster.tell(f"{session.name} is disconnected: {error}", level="warning")
             self._roster.expel(session, str(error))
         finally:
             session.outbox.put_nowait(None)

@@ -1,7 +1,7 @@
-"""What members are sent to do.
+"""Orders: the work that the server sends to members.
 
-Each order has an identity. Whatever a member lacks of the improvements goes out with its next one,
-so that catching up needs no conversation of its own.
+Each order has an identity. Improvements that a member lacks go out with its next order, so
+catching up needs no messages of its own.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ from fedhql.remote.wire_pb2 import FromServer, Learn, Order, OrderId
 
 
 class Orders:
-    """Of one life of the server, its epoch: so no identity comes twice."""
+    """The orders of one server process. Its epoch makes every order identity unique."""
 
-    def __init__(self, epoch: int, window: CatchUpWindow) -> None:
-        self.epoch, self._window = epoch, window
+    def __init__(self, epoch: int, catch_up_window: CatchUpWindow) -> None:
+        self.epoch, self._catch_up_window = epoch, catch_up_window
         self._last_number = 0
 
     def next_number(self) -> int:
@@ -27,11 +27,11 @@ class Orders:
         return self._last_number
 
     def send_improvements(self, session: Session) -> None:
-        """And nothing else to do."""
+        """Send an order without work that brings the missing improvements."""
         session.send(FromServer(order=self._next_order(session)))
 
     def send_learning(self, session: Session, member: MemberRecord, chunk_env_steps: int) -> None:
-        """The phase that its account says."""
+        """Send the self-learning phase that the member's record holds."""
         order = self._next_order(session)
         order.learn.CopyFrom(
             Learn(phase=member.phase, env_steps=member.phase_size, chunk_env_steps=chunk_env_steps)
@@ -39,20 +39,20 @@ class Orders:
         session.send(FromServer(order=order))
 
     def send_question(self, sessions: Iterable[Session], exchange: Exchange) -> None:
-        """To whoever has answered all that it was asked before."""
-        messages: dict[Any, bytes] = {}  # most are sent the same
+        """Send the question of an exchange to sessions without an open question."""
+        messages: dict[Any, bytes] = {}  # serialized once for sessions that get the same bytes
         for session in sessions:
-            news = tuple(key.name for key in session.unmet(exchange.cohort))
-            key = (id(exchange.states[session.name]), session.applied, news)
+            new_keys = tuple(key.name for key in session.unmet(exchange.cohort))
+            key = (id(exchange.states[session.name]), session.applied, new_keys)
             if key not in messages:
                 messages[key] = self._question(session, exchange).SerializeToString()
             session.outbox.put_nowait(messages[key])
-            session.asked, session.applied = exchange.number, self._window.last
+            session.asked, session.applied = exchange.number, self._catch_up_window.last
             session.met.update(each.public_key for each in exchange.cohort)
 
     def _question(self, session: Session, exchange: Exchange) -> FromServer:
         id_ = OrderId(epoch=self.epoch, number=exchange.number)
-        order = self._window.order(id_, session.applied)
+        order = self._catch_up_window.order(id_, session.applied)
         order.query.states.CopyFrom(pack(exchange.states[session.name]))
         order.query.cohort.extend(key.name for key in exchange.cohort)
         order.query.keys.extend(session.unmet(exchange.cohort))
@@ -60,6 +60,6 @@ class Orders:
 
     def _next_order(self, session: Session) -> Order:
         id_ = OrderId(epoch=self.epoch, number=self.next_number())
-        order = self._window.order(id_, session.applied)
-        session.applied = self._window.last
+        order = self._catch_up_window.order(id_, session.applied)
+        session.applied = self._catch_up_window.last
         return order

@@ -1,4 +1,4 @@
-"""Members asked for their values, again and again, until there are enough of them."""
+"""The quorum query: ask members for their values until a quorum of them has answered."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -11,18 +11,19 @@ from fedhql.remote.server.roster import Roster
 
 
 async def ask(roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int) -> dict[str, Values]:
-    """Everybody's values at their states, of those who gave usable ones in time.
+    """Return the values of each member that gave a usable answer in time.
 
-    Again and again, under new identities, until there are `quorum` of them; or TooFew.
+    `states` holds the states for each member. The query repeats under a new identity until
+    `quorum` members have answered. Raise TooFew if another round could go on with other members.
     """
-    assert roster.secure_value_bound is None  # then there is no asking without a cohort
+    assert roster.secure_value_bound is None  # secure aggregation needs `ask_for_sum`
     while True:
         await wait_for_quorum(roster, states, quorum)
         exchange = await roster.hold(states, quorum)
         if len(exchange.answers) >= quorum:
             return exchange.answers
         roster.tell(
-            f"only {len(exchange.answers)} usable answers, {quorum} are needed: asked again",
+            f"only {len(exchange.answers)} usable answers, but {quorum} are needed; asking again",
             level="warning",
         )
         if any(name not in states for name in roster.present()):
@@ -30,7 +31,11 @@ async def ask(roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int) -
 
 
 async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -> None:
-    """Of those; TooFew if it takes too long and others are there."""
+    """Wait until `quorum` of the named members are connected.
+
+    Raise TooFew if that takes longer than the exchange deadline and enough other members are
+    connected.
+    """
 
     def enough() -> bool:
         return sum(name in names for name in roster.present()) >= quorum

@@ -1,17 +1,18 @@
-"""How often one member may connect and speak."""
+"""Rate limits on the connections and messages of one member."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
 class RateLimit:
-    """A bucket that fills at `per_second` and holds `at_once`."""
+    """A token bucket that refills at `per_second` and holds at most `at_once` tokens."""
 
     def __init__(self, per_second: float, at_once: float, clock: Callable[[], float]) -> None:
         self._per_second, self._at_once, self._clock = per_second, at_once, clock
         self._left, self._at = at_once, clock()
 
     def take(self) -> bool:
+        """Take one token; return False if there is none."""
         now = self._clock()
         self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
         self._at = now
@@ -23,8 +24,8 @@ class RateLimit:
 
 @dataclass
 class MemberLimits:
-    """Of one member, over all its connections: a new one brings no new limits."""
+    """The rate limits of one member, shared by all its connections."""
 
     connections: RateLimit
     messages: RateLimit
-    exceeded: bool = False  # which is told once, not at every try
+    exceeded: bool = False  # the last connection was over the limit; repeats are not logged

@@ -1,4 +1,4 @@
-"""Members far away, as the server's cohort: plain calls here, messages over there."""
+"""A cohort of remote members: turns plain method calls into messages."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -20,21 +20,21 @@ Result = TypeVar("Result")
 
 
 class RemoteCohort:
-    """Whoever was enlisted for the round. For any thread but the one the roster's loop runs in."""
+    """The members enlisted for a round. Use it from any thread except the roster's event loop."""
 
     def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop, action_count: int) -> None:
         self._roster, self._loop, self._action_count = roster, loop, action_count
         self.names: tuple[str, ...] = ()
-        self.silent: set[str] = set()  # who did not answer a `query_each` since they were enlisted
-        self._late: set[str] = set()  # with secure aggregation, likewise
+        self.silent: set[str] = set()  # members that missed a `query_each` since `enlist`
+        self._late: set[str] = set()  # members late for a secure query since `enlist`
         self._improvement: Improvement | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """In the roster's loop, and wait for it."""
+        """Run the coroutine in the roster's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def in_loop(self, do: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """A plain call there: the roster, and its journal, know one thread only."""
+        """Call a function in the roster's loop, the only thread that may use roster and journal."""
 
         async def call() -> Result:
             return do(*arguments, **named)
@@ -45,34 +45,42 @@ class RemoteCohort:
         self.names, self.silent, self._late = tuple(names), set(), set()
 
     def self_learn(self, env_steps: int, facts: dict[str, Any] | None = None) -> None:
-        """Each of them that long, or as long as its budget lasts; `facts` go with the beginning."""
+        """Let each member learn for `env_steps` or until its budget ends.
+
+        The journal gets `facts` in the same transaction as the start of the phase.
+        """
         self.in_loop(self._roster.learn, self.names, env_steps, facts)
         self.finish_learning()
 
     def finish_learning(self) -> None:
-        """Nobody is waited for for ever."""
+        """Wait until the members have learned, at most until the learning deadline."""
         self.call(self._finish_learning())
 
     def query(self, states: States) -> Answers | PooledAnswers:
         roster, quorum = self._roster, self._roster.settings.quorum
         if roster.secure_value_bound is not None:
-            asked = ask_for_sum(roster, self.names, states, quorum, self._late)
-            pooled, theirs = self.call(asked)
-            return PooledAnswers(pooled, *self._who(theirs))
+            query = ask_for_sum(roster, self.names, states, quorum, self._late)
+            pooled, answered = self.call(query)
+            return PooledAnswers(pooled, *self._split_by_answer(answered))
         answers = self.call(ask(roster, dict.fromkeys(self.names, states), quorum))
-        members, refused = self._who(answers)
-        # In float64, as `usable_answers` of an in-process cohort does.
+        members, refused = self._split_by_answer(answers)
+        # float64, as in `usable_answers` of an in-process cohort.
         q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
         return Answers(q_NBA, members, refused)
 
-    def _who(self, answered: Collection[str]) -> tuple[tuple[int, ...], dict[int, str]]:
-        """Places of those who did, and what is to be said of those who did not."""
+    def _split_by_answer(self, answered: Collection[str]) -> tuple[tuple[int, ...], dict[int, str]]:
+        """Return the indices of members that answered, and a reason for each other index."""
         members = tuple(n for n, name in enumerate(self.names) if name in answered)
-        refused = {n: "nothing usable in time" for n in range(len(self.names)) if n not in members}
+        refused = {
+            n: "no usable answer in time" for n in range(len(self.names)) if n not in members
+        }
         return members, refused
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """Whoever does not answer gets NaN here and a place among the silent."""
+        """Ask each member about its own states; return NaN for members that do not answer.
+
+        Those members join `silent` and are not asked again until the next `enlist`.
+        """
         asked = {
             name: of_member
             for name, of_member in zip(self.names, states, strict=True)
@@ -86,29 +94,32 @@ class RemoteCohort:
         ]
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        """Written down with the step it belongs to, then broadcast with what comes next."""
-        if not np.isfinite(targets).all():  # every member would leave
+        """Prepare an improvement. `finish_step` writes it; the next orders broadcast it.
+
+        Raise NoUsableAnswers if a target is not finite.
+        """
+        if not np.isfinite(targets).all():  # every member would reject it and leave
             raise NoUsableAnswers(
-                "a FedTD target is not a finite number: a reward is not, or service.value_bound "
-                "is too large"
+                "a FedTD target is not a finite number; either a reward is not finite, or "
+                "service.value_bound is too large"
             )
         number = self._roster.improvements + 1
         self._improvement = pack_improvement(number, states, actions, targets)
 
     def finish_step(self, server_env_steps: int, facts: Callable[[], dict[str, Any]]) -> None:
-        """The step's improvement, cost and position in one piece; from now on it counts."""
+        """Commit the step: write its improvement, cost and position in one transaction."""
         self.call(self._finish_step(server_env_steps, facts()))
 
     def reserve(self, wanted: int, least: int) -> int:
-        """What those enlisted can pay for together, up to `wanted`; nobody learns it away.
+        """Reserve env steps of the enlisted members for the round; return how many, up to `wanted`.
 
-        Whoever could not pay its share of `least`, the first step, is not enlisted any more: the
-        others do not wait for it. For the roster's loop.
+        Members cannot spend reserved env steps on self-learning. A member that cannot pay its share
+        of `least`, the first step, leaves the round. Call this in the roster's loop.
         """
         roster = self._roster
         left = {name: roster.members[name].left(roster.env_steps_per_member) for name in self.names}
         payers: tuple[str, ...] = ()
-        while payers != self.names:  # the fewer they are, the more it is for each
+        while payers != self.names:  # each member that leaves raises the share of the others
             payers = self.names
             self.names = tuple(name for name in payers if left[name] * len(payers) >= least)
         N = len(self.names)
@@ -117,7 +128,7 @@ class RemoteCohort:
         return granted
 
     def close(self) -> None:
-        """The members' connections are the listener's."""
+        """Do nothing: the listener owns the connections."""
 
     async def _finish_learning(self) -> None:
         roster, members = self._roster, self._roster.members
@@ -131,7 +142,8 @@ class RemoteCohort:
 
         if not await roster.wait_until(learned, roster.settings.learning_deadline_seconds):
             late = [name for name in self.names if members[name].learning]
-            roster.tell(f"still learning, not waited for: {', '.join(late)}", level="warning")
+            text = f"the round goes on without members that are still learning: {', '.join(late)}"
+            roster.tell(text, level="warning")
 
     async def _finish_step(self, server_env_steps: int, facts: dict[str, Any]) -> None:
         roster, improvement = self._roster, self._improvement
@@ -142,7 +154,8 @@ class RemoteCohort:
             member.share = str(Fraction(member.share) + each)
             roster.reserved[member.name] -= each
         roster.server_env_steps += server_env_steps
-        kept_from = roster.window.add(improvement)  # nobody is told before it is written
+        # No order goes out before the write below: this coroutine does not await.
+        kept_from = roster.catch_up_window.add(improvement)
         roster.journal.write(
             facts={
                 **facts,

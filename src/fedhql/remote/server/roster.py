@@ -1,7 +1,7 @@
-"""The server's side of the wire: who is there, what they are asked, what they say.
+"""The roster: the members of a federation, the orders sent to them, and their reports.
 
-All of it lives in one event loop. A member is a *session* while it is connected and an account
-(`MemberRecord`) always. Work goes out as orders.
+The roster belongs to one event loop. A member always has a `MemberRecord`, and a `Session` while it
+is connected.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Roster:
-    """Members come and go underneath; above, there are only `hold` and `learn`."""
+    """All members. `hold` and `learn` give them work while they connect and disconnect."""
 
     def __init__(
         self,
@@ -41,7 +41,10 @@ class Roster:
         secure_value_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With a `secure_value_bound`, members answer under masks, and only their sums are seen."""
+        """Load the members from the journal and start a new epoch.
+
+        With a `secure_value_bound`, members mask their answers, and the server sees only sums.
+        """
         self.settings, self.journal = settings, journal
         self.secure_value_bound = secure_value_bound
         self.members = journal.members()
@@ -52,27 +55,27 @@ class Roster:
         epoch: int = (journal.fact("epoch") or 0) + 1
         journal.write(facts={"epoch": epoch})
         self._action_count, self._clock = action_count, clock
-        self.window = CatchUpWindow(
+        self.catch_up_window = CatchUpWindow(
             journal.improvements(),
             journal.fact("improvements") or 0,
             settings.catch_up_improvements,
         )
-        self._orders = Orders(epoch, self.window)
+        self._orders = Orders(epoch, self.catch_up_window)
         self.server_env_steps: int = journal.fact("server_env_steps") or 0
         self._exchange: Exchange | None = None
         self._condition = Condition(clock)
         self.wait_until = self._condition.wait_until
-        # What the round that is on may still cost each member that takes part.
+        # Env steps that the current round may still cost each of its members.
         self.reserved: dict[str, Fraction] = {}
-        # Called with a member that has come, or has finished a phase, and has nothing to do.
+        # Called with a member that has connected or finished a phase, and has no work.
         self.on_idle: Callable[[MemberRecord], None] = lambda member: None
 
     @property
     def improvements(self) -> int:
-        """There have been so many."""
-        return self.window.last
+        """The number of improvements so far."""
+        return self.catch_up_window.last
 
-    # Members coming and going
+    # Connections
 
     def admit(
         self,
@@ -83,76 +86,80 @@ class Roster:
         welcome: Callable[[int], Welcome],
         masking_key: MaskingKey | None = None,
     ) -> Session:
-        """A member has connected, and nothing is wrong with it: `welcome` it, and go on."""
+        """Start a session for a member that passed admission, and send its open work again.
+
+        `applied` is the last improvement that the member has. `is_new` means that the member has no
+        state of this federation. `welcome` builds the reply from the improvement to start after.
+        """
         if name not in self.members:
             self.members[name] = MemberRecord(name, self._free_number(name), self.improvements)
             self.members[name].applied_improvements = self.improvements
         member = self.members[name]
-        if is_new:  # it has nothing of this federation, or nothing any more
+        if is_new:  # also true for a known member that has lost its state
             applied = member.joined_at
         if applied < member.applied_improvements:
             self.tell(
-                f"{name} comes back with {applied} improvements of "
-                f"{member.applied_improvements} it had; the rest goes to it again",
+                f"{name} reconnected with {applied} improvements, but it had "
+                f"{member.applied_improvements} before; sending the rest again",
                 level="warning",
             )
         if (before := self.sessions.pop(name, None)) is not None:
-            before.end(Goodbye.REPLACED, "the same member has connected once more")
+            before.end(Goodbye.REPLACED, "the same member has connected again")
         member.connections += 1
         member.applied_improvements = applied
         session = self.sessions[name] = Session(name, applied, masking_key)
         session.send(FromServer(welcome=welcome(applied)))
         self.journal.write(members=[member])
         self.tell(f"{name} connected")
-        # What it was asked before and has not answered:
         if member.finished:
-            self._part(session, "it has finished")
+            self._send_last_order(session, "the member has finished")
         elif member.learning:
             self._order_learning(name)
         else:
             self.on_idle(member)
-        self._ask_too(session)
+        self._send_open_question(session)
         self._condition.notify()
         return session
 
     def _free_number(self, name: str) -> int:
-        """As the settings list it, unless they were changed and another has that number."""
+        """Return the index in service.members, or the next free number if that one is taken."""
         listed, taken = self.settings.members, {m.number for m in self.members.values()}
         number = listed.index(name) if listed else len(taken)
         return max(taken) + 1 if number in taken else number
 
     def leave(self, session: Session, why: str) -> None:
-        if self.sessions.get(session.name) is session:  # else it was replaced
+        """Remove a session that has ended."""
+        if self.sessions.get(session.name) is session:  # a newer session may have replaced it
             del self.sessions[session.name]
             self.tell(f"{session.name} is away: {why}")
             self._condition.notify()
 
     def expel(self, session: Session, why: str, reason: Goodbye.Reason = Goodbye.REFUSED) -> None:
-        """At once, also if it no longer reads what it is sent; nor is it heard any more."""
+        """Disconnect a member at once and ignore its later messages, even if it never reads."""
         session.end(reason, why)
         self.leave(session, why)
 
     def present(self) -> list[str]:
-        """Who can be asked now, as the settings list them or in the order they first came."""
+        """Return the names of the members that can get work now, in order of number."""
         here = [member for name, member in self.members.items() if self._is_here(name)]
         return [member.name for member in sorted(here, key=lambda member: member.number)]
 
     def dismiss(self, name: str, detail: str) -> None:
-        """Its budget is spent."""
+        """Mark a member as finished and send it its last improvements and a Goodbye."""
         member = self.members[name]
         member.finished = True
         self.journal.write(members=[member])
         if (session := self.sessions.get(name)) is not None:
-            self._part(session, detail)
+            self._send_last_order(session, detail)
         self.tell(f"{name} has finished: {detail}")
 
-    def _part(self, session: Session, detail: str) -> None:
-        """The last improvements, which no question takes along; then it ends the connection."""
+    def _send_last_order(self, session: Session, detail: str) -> None:
+        """Send the last improvements and a Goodbye. The member then ends the connection."""
         self._orders.send_improvements(session)
         session.send(FromServer(goodbye=Goodbye(reason=Goodbye.FINISHED, detail=detail)))
 
     def parted(self, session: Session) -> None:
-        """It has saved all it was sent."""
+        """Record that a finished member has saved everything it was sent."""
         member = self.members[session.name]
         if member.finished and self.sessions.get(session.name) is session:
             member.parted = True
@@ -160,27 +167,30 @@ class Roster:
             self._condition.notify()
 
     def release(self, name: str) -> None:
-        """Out of quarantine, on the operator's word."""
+        """Release a member from quarantine, on request of the operator."""
         member = self.members[name]
         member.quarantined, member.refused_in_a_row = "", 0
         self.journal.write(members=[member])
         self.tell(f"{name} is released from quarantine")
 
     def stop(self) -> None:
-        """Whoever waits for members is told so, and they are told to come again."""
+        """Disconnect all members, so that they retry later, and raise Stopped in every waiter."""
         for session in self.sessions.values():
-            session.end(Goodbye.STOPPED, "the server stops; it may be started again")
+            session.end(Goodbye.STOPPED, "the server is stopping; it may be started again")
         self._condition.stop()
 
     def tell(self, text: str, *, level: str = "info", keep: bool = True) -> None:
-        """To the log and the status page; what a stranger can cause is not kept on disk."""
+        """Log an event and show it on the status page.
+
+        `keep=False` leaves it out of the journal: strangers must not be able to fill the disk.
+        """
         event = Event(datetime.now(UTC).isoformat(timespec="seconds"), level, text)
         self.events.appendleft(event)
         if keep:
             self.journal.write(event=event)
         log.log(logging.WARNING if level == "warning" else logging.INFO, "%s", text)
 
-    # Work
+    # Orders
 
     async def hold(
         self,
@@ -188,7 +198,7 @@ class Roster:
         quorum: int,
         cohort: Sequence[MaskingKey] = (),
     ) -> Exchange:
-        """One exchange, from its questions to the last answer that is waited for."""
+        """Send the questions of one exchange, wait for the answers, and return the exchange."""
         exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort)
         self._exchange, begun = exchange, self._clock()
         here = (self.sessions[name] for name in states if self._is_here(name))
@@ -201,7 +211,7 @@ class Roster:
         return exchange
 
     def _is_settled(self) -> bool:
-        """The open exchange."""
+        """Return whether the open exchange can end."""
         exchange = self._exchange
         if exchange is None:
             return False
@@ -214,9 +224,10 @@ class Roster:
         env_steps: int,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send the named into a phase of self-learning that long, or as long as the budget lasts.
+        """Start a self-learning phase of `env_steps`, or less if a member's budget is smaller.
 
-        One that is in a phase goes on with it. `facts` become true together with it.
+        A member that is still in a phase continues it. The journal gets `facts` in the same
+        transaction as the start of the phases.
         """
         begun = []
         for name in names:
@@ -225,17 +236,17 @@ class Roster:
                 member.phase += 1
                 member.phase_size, member.phase_env_steps = affordable, 0
                 begun.append(member)
-        self.journal.write(facts=facts, members=begun)  # before anybody hears of it
+        self.journal.write(facts=facts, members=begun)  # before any member gets its order
         for member in begun:
             self._order_learning(member.name)
 
     def learnable(self, name: str) -> int:
-        """Env steps it may take by itself; not those the round may cost it."""
+        """Return the env steps that a member may still spend on self-learning."""
         left = self.members[name].left(self.env_steps_per_member)
         return int(left - self.reserved.get(name, Fraction(0)))
 
     def end_round(self) -> None:
-        """What was kept back for it is free again."""
+        """Free the reserved env steps and report idle members to `on_idle`."""
         self.reserved = {}
         for name in self.present():
             if not self.members[name].learning:
@@ -245,13 +256,14 @@ class Roster:
         member = self.members[name]
         whole = self.settings.mode == "rounds"
         chunk = member.phase_size if whole else self.settings.chunk_env_steps
-        if (session := self.sessions.get(name)) is not None:  # else it is told when it comes back
+        # An absent member gets this order from `admit` when it reconnects.
+        if (session := self.sessions.get(name)) is not None:
             self._orders.send_learning(session, member, chunk)
 
-    def _ask_too(self, session: Session) -> None:
-        """It has come, or is done with an older question: the open one is for it as well."""
+    def _send_open_question(self, session: Session) -> None:
+        """Send the open question to a member that connected or has answered an older one."""
         exchange = self._exchange
-        if exchange is None or exchange.cohort:  # whose masks cancel was settled at its beginning
+        if exchange is None or exchange.cohort:  # a masked cohort is fixed when its exchange starts
             return
         if session.name in exchange.waiting and not session.asked:
             self._orders.send_question([session], exchange)
@@ -259,41 +271,41 @@ class Roster:
     def _is_here(self, name: str) -> bool:
         return name in self.sessions and not self.members[name].over
 
-    # What members say
+    # Reports
 
     def report(self, session: Session, report: Report) -> None:
-        """One message of a member; whatever is wrong with it is the member's own loss."""
+        """Process a report of a member; raise WireError if its counts are impossible."""
         if self.sessions.get(session.name) is not session:
-            return  # it was replaced or expelled
+            return  # the session was replaced or expelled
         member = self.members[session.name]
         if not report.skipped_improvements <= report.applied_improvements <= self.improvements:
             raise WireError(
-                f"{report.applied_improvements} improvements applied, "
+                f"the report says {report.applied_improvements} improvements applied, "
                 f"{report.skipped_improvements} of them skipped; {self.improvements} exist"
             )
         member.applied_improvements = report.applied_improvements
         member.skipped_improvements = report.skipped_improvements
         if report.phase:
-            # What is reported of an unfinished phase is reported again.
+            # Progress in an unfinished phase is not written: the member reports it again.
             if member.has_learned(report.phase, report.phase_env_steps) and not member.learning:
                 self.journal.write(members=[member])
                 self.on_idle(member)
             self._condition.notify()
-        elif not member.finished:  # then it has only what was left to send
-            self._answered(session, member, report)
+        elif not member.finished:  # the last order of a finished member asks for no values
+            self._process_answer(session, member, report)
             if self._is_settled():
                 self._condition.notify()
 
-    def _answered(self, session: Session, member: MemberRecord, report: Report) -> None:
+    def _process_answer(self, session: Session, member: MemberRecord, report: Report) -> None:
         exchange = self._exchange
         if key_of(report.id) == (self._orders.epoch, session.asked):
             session.asked = 0
         if exchange is None or key_of(report.id) != (self._orders.epoch, exchange.number):
             member.late_answers += 1
-            self._ask_too(session)
+            self._send_open_question(session)
             return
         if member.name not in exchange.waiting:
-            return  # a repeat of an answer that is in
+            return  # a repeated answer
         bound = self.settings.value_bound
         try:
             exchange.take(member.name, report.values, action_count=self._action_count, bound=bound)
@@ -313,7 +325,7 @@ class Roster:
         self.journal.write(members=[member])
         self.tell(
             f"{member.name} is quarantined after {member.refused_in_a_row} refused answers in a "
-            f"row, the last: {why}",
+            f"row; the last error: {why}",
             level="warning",
         )
         self.expel(session, f"quarantined: {why}")

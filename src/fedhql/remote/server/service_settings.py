@@ -1,4 +1,4 @@
-"""How a server runs its federation over the network: the [service] section of its file."""
+"""The [service] section of a federation file: how the server runs over the network."""
 
 from typing import Literal
 
@@ -6,43 +6,45 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 
 
 class ServiceSettings(BaseModel):
-    """Who may take part, how long anybody is waited for, and what is tolerated."""
+    """Members, deadlines and limits of a federation server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     mode: Literal["rounds", "continuous"] = "rounds"
-    """Algorithm 1, all in step; or members learn all the time and the server has its own clock."""
+    """rounds: Algorithm 1, all members in step. continuous: members learn all the time, and the
+    server starts a round every `round_interval_seconds`."""
     members: tuple[str, ...] = ()
-    """Their names; empty: whoever has a certificate of this authority."""
+    """The names of the members. If empty, everyone with a certificate of the authority may join."""
     start_with: PositiveInt = 2
-    """Members that must have come before the first round."""
+    """The number of members that must be connected before the first round."""
     quorum: PositiveInt = 2
-    """Usable answers an exchange needs; below it the server asks again, and waits."""
+    """The usable answers that an exchange needs. With fewer, the server waits and asks again."""
     exchange_deadline_seconds: PositiveFloat = 30.0
-    """Whoever has not answered by then is left out of the exchange."""
+    """A member that has not answered by then is left out of the exchange."""
     learning_deadline_seconds: PositiveFloat = 3_600.0
-    """Likewise for a self-learning phase (rounds); and, once some have finished, for a quorum."""
+    """In mode rounds, the server waits this long for a self-learning phase. In both modes, it waits
+    this long for a quorum once some members have finished."""
     return_seconds: PositiveFloat = 60.0
-    """How long a server that was started again waits for the members it had, and one that has
-    finished for those who are away; they look for it every half minute at least."""
+    """A restarted server waits this long for its earlier members. At the end, the server waits this
+    long for absent members. A member retries at least every half minute."""
     catch_up_improvements: PositiveInt = 256
-    """The last so many are kept for members that were away; older ones they skip, and say so."""
+    """The number of improvements kept for absent members. Members skip older ones and report it."""
     value_bound: float = Field(1e6, gt=0, le=1e30)
-    """An answer with a larger value is refused, as one with NaN or of the wrong shape is. Not with
-    secure aggregation, which has federation.secure_value_bound."""
+    """The server refuses an answer with a larger absolute value. Secure aggregation uses
+    federation.secure_value_bound instead."""
     quarantine_after: PositiveInt = 3
-    """Refused answers in a row."""
+    """A member is quarantined after this many refused answers in a row."""
     evaluate_every_rounds: NonNegativeInt = 1
-    """The server plays each member's greedy policy, by asking; 0: never."""
+    """The server evaluates each member's greedy policy every so many rounds; 0: never."""
     round_interval_seconds: PositiveFloat = 10.0
-    """Between two rounds (continuous)."""
+    """The time between two rounds in mode continuous."""
     chunk_env_steps: PositiveInt = 500
-    """A member looks for questions after each (continuous)."""
+    """In mode continuous, a member checks for questions after this many env steps."""
     most_states: PositiveInt = 65_536
-    """In one batch."""
+    """The most states in one batch."""
     most_message_bytes: PositiveInt = 16 * 1024 * 1024
-    """From a member."""
+    """The largest message that the server accepts from a member."""
     most_messages_per_second: PositiveFloat = 1_000.0
-    """From one member, on average; twice as many at once."""
+    """The average rate allowed to one member. A burst may be twice as many messages."""
     keepalive_seconds: PositiveFloat = 20.0
-    """A connection that is silent so long is asked whether it is alive, and given as long again."""
+    """The server pings a connection that is silent this long, and waits as long for the reply."""

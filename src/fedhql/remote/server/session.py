@@ -1,4 +1,4 @@
-"""One connection of one member, as the server has it."""
+"""The server's state for one connection of a member."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from fedhql.remote.wire_pb2 import FromServer, Goodbye, MaskingKey
 
 @dataclass(eq=False)
 class Session:
-    """What is put into `outbox` is sent; None ends it."""
+    """A connected member. The listener sends what is in `outbox`; None ends the connection."""
 
     name: str
-    applied: int  # improvements it has said to have, or was sent
-    masking_key: MaskingKey | None = None  # with secure aggregation
-    asked: int = 0  # the question it has not answered; it gets no other before it has
-    met: set[bytes] = field(default_factory=set)  # others' public keys that it was sent
+    applied: int  # the last improvement that the member reported or was sent
+    masking_key: MaskingKey | None = None  # secure aggregation only
+    asked: int = 0  # the number of its unanswered question, or 0; it gets no second one
+    met: set[bytes] = field(default_factory=set)  # public keys of members that it was sent
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
 
     def send(self, message: FromServer) -> None:
@@ -26,5 +26,5 @@ class Session:
         self.outbox.put_nowait(None)
 
     def unmet(self, cohort: Iterable[MaskingKey]) -> list[MaskingKey]:
-        """Keys that have to go along with a question to this cohort."""
+        """Return the keys in the cohort that the member has not been sent."""
         return [key for key in cohort if key.public_key not in self.met]

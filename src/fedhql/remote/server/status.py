@@ -1,4 +1,4 @@
-"""What a running federation looks like from outside: counts and times, never an answer."""
+"""The status of a running federation: counts and times, without any answers."""
 
 from bisect import bisect_left
 from collections import deque
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Upper bounds in seconds; one more bucket holds the rest.
+# Upper bounds in seconds. One more bucket holds longer durations.
 LATENCY_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something an operator may want to know."""
+    """An event in the operator's log."""
 
     time: str  # UTC, ISO 8601
     level: str  # info, warning
@@ -22,12 +22,12 @@ class Event:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """One member, as the server knows it."""
+    """The status of one member."""
 
     name: str
     state: str  # connected, away, quarantined, finished
     own_env_steps: int
-    consumed_env_steps: float  # own and the share of the server's
+    consumed_env_steps: float  # its own plus its share of the server's
     applied_improvements: int
     skipped_improvements: int
     refused_answers: int
@@ -37,18 +37,18 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class LatencyStatus:
-    """Of exchanges: from a question's sending to the last answer that was waited for."""
+    """The durations of exchanges, from sending the question to the end of the wait for answers."""
 
     count: int
     total_seconds: float
-    buckets: Sequence[tuple[float, int]]  # upper bound, how many not above it
-    p50_seconds: float | None  # of the last thousand
+    buckets: Sequence[tuple[float, int]]  # upper bound, number of durations up to it
+    p50_seconds: float | None  # of the last 1,000 exchanges
     p99_seconds: float | None
 
 
 @dataclass(frozen=True)
 class FederationStatus:
-    """All of it, at one moment."""
+    """The status of the whole federation at one moment."""
 
     federation: str
     environment: str
@@ -62,7 +62,7 @@ class FederationStatus:
     uptime_seconds: float
     members: Sequence[MemberStatus]
     exchanges: LatencyStatus
-    spread: float | None  # of Q over members, in the last round
+    spread: float | None  # of Q over the members, in the last round
     td_error: float | None
     loss: float | None
     events: Sequence[Event]  # newest first
@@ -70,7 +70,7 @@ class FederationStatus:
 
 @dataclass
 class LatencyRecord:
-    """Durations as they come, in bounded memory."""
+    """Collects durations in bounded memory."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
     total_seconds: float = 0.0
@@ -90,5 +90,8 @@ class LatencyRecord:
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """What somebody else wrote, cut and escaped: it begins no line and moves no cursor."""
+    """Return text from a peer, cut to `most` characters, with control characters escaped.
+
+    The result cannot start a new log line or move the cursor of a terminal.
+    """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:most])
