@@ -1,4 +1,4 @@
-"""Who is not let in: both sides know why, and the others do not notice."""
+"""Admission: both sides learn why a peer is refused, and other members are not affected."""
 
 import asyncio
 import logging
@@ -33,38 +33,37 @@ HOST = "127.0.0.1"
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Authority:
+def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "certs")
 
 
-async def told(call: Any) -> FromServer:
-    message: FromServer = await asyncio.wait_for(call.read(), 10)
-    return message
+async def next_message(call: Any) -> FromServer:
+    return await asyncio.wait_for(call.read(), 10)
 
 
-async def says(channel: grpc.aio.Channel, hello: Hello) -> Goodbye:
-    """What a server answers to a stranger's first message."""
+async def refusal_of(channel: grpc.aio.Channel, hello: Hello) -> Goodbye:
+    """Send a Hello that the server must refuse; return its Goodbye."""
     call = join_method(channel)()
     await call.write(FromMember(hello=hello))
-    answer = await told(call)
+    answer = await next_message(call)
     assert answer.WhichOneof("message") == "goodbye"
     return answer.goodbye
 
 
-def test_certificates_that_are_not_accepted(
+def test_a_connection_without_a_valid_certificate_fails(
     tmp_path: Path,
-    ours: Authority,
+    authority: Authority,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """TLS itself ends these; gRPC's own log has the reason, and a member says what it can."""
-    server_shows = ours.make("server", hosts=(HOST,))
-    ann, bob = ours.make("ann"), ours.make("bob")
+    """TLS ends these connections. The log of gRPC has the reason; a member logs what it knows."""
+    server_shows = authority.make("server", hosts=(HOST,))
+    ann, bob = authority.make("ann"), authority.make("bob")
     foreign = Authority(tmp_path / "foreign").make("eve")
-    seen = "on seeing our certificate"
+    rejected = "the server rejected our certificate"
     wrong: dict[str, tuple[Credentials | None, str]] = {
-        "other-authority": (Credentials(ann.authority, foreign.certificate, foreign.key), seen),
-        "expired": (ours.make("old", days_ago=40), seen),
+        "other-authority": (Credentials(ann.authority, foreign.certificate, foreign.key), rejected),
+        "expired": (authority.make("old", days_ago=40), rejected),
         "does-not-trust-us": (foreign, "unable to get local issuer certificate"),
         "none": (None, "Socket closed"),
     }
@@ -95,10 +94,10 @@ def _logged(caplog: pytest.LogCaptureFixture, name: str, reason: str) -> bool:
     return any(line.startswith(f"{name}:") and reason in line for line in lines)
 
 
-def test_a_server_under_another_name_is_not_spoken_to(
-    tmp_path: Path, ours: Authority, caplog: pytest.LogCaptureFixture
+def test_a_member_rejects_a_server_with_another_host_name(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    elsewhere, ann = ours.make("server", hosts=("elsewhere.example",)), ours.make("ann")
+    elsewhere, ann = authority.make("server", hosts=("elsewhere.example",)), authority.make("ann")
 
     async def run() -> None:
         async with (
@@ -107,7 +106,7 @@ def test_a_server_under_another_name_is_not_spoken_to(
         ):
             task = members.join("ann", credentials=ann)
             await until(
-                lambda: _logged(caplog, "ann", "the certificate of 127.0.0.1 is not accepted here"),
+                lambda: _logged(caplog, "ann", "the certificate of 127.0.0.1 is not accepted"),
                 task,
             )
         assert not server.roster.members
@@ -115,17 +114,17 @@ def test_a_server_under_another_name_is_not_spoken_to(
     asyncio.run(run())
 
 
-def test_revoked_certificates(
+def test_a_revoked_member_is_refused_or_disconnected(
     tmp_path: Path,
-    ours: Authority,
+    authority: Authority,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before they come, and while they are there."""
+    """The server checks before it admits a member and while the member is connected."""
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.1)
-    server_shows = ours.make("server", hosts=(HOST,))
-    shown = {name: ours.make(name) for name in ("ann", "bob", "eve", "mal")}
-    ours.revoke("eve")
+    server_shows = authority.make("server", hosts=(HOST,))
+    shown = {name: authority.make(name) for name in ("ann", "bob", "eve", "mal")}
+    authority.revoke("eve")
     text = federation(
         10 * BUDGET, exchange_deadline_seconds=1, learning_deadline_seconds=0.5, return_seconds=0.5
     )
@@ -133,7 +132,7 @@ def test_revoked_certificates(
     async def run() -> None:
         async with (
             serving(
-                tmp_path / "home", text, credentials=server_shows, revoked=ours.revoked
+                tmp_path / "home", text, credentials=server_shows, revoked=authority.revoked
             ) as server,
             members_of(tmp_path, server.address) as members,
         ):
@@ -141,17 +140,17 @@ def test_revoked_certificates(
                 await asyncio.wait_for(members.join("eve", credentials=shown["eve"]), 10)
             mal = members.join("mal", credentials=shown["mal"])
             await server.reach(lambda: "mal" in server.roster.sessions)
-            good = ours.revoked.read_bytes()
-            ours.revoked.write_text("half a file")  # nobody is sent away because of that,
+            good = authority.revoked.read_bytes()
+            authority.revoked.write_text("half a file")  # connected members stay
             await server.reach(lambda: "not a list of revoked" in events(tmp_path / "home"))
-            later = members.join("ann", credentials=shown["ann"])  # or comes in,
+            later = members.join("ann", credentials=shown["ann"])  # no new member gets in
             await until(lambda: _logged(caplog, "ann", "cannot be used"), later)
             assert not mal.done()
-            ours.revoked.write_bytes(good)
-            ours.revoke("mal")
+            authority.revoked.write_bytes(good)
+            authority.revoke("mal")
             with pytest.raises(MemberRefused, match=r"certificate of mal .*is revoked"):
                 await asyncio.wait_for(mal, 5)
-            members.join("bob", credentials=shown["bob"])  # and ann tries again by herself
+            members.join("bob", credentials=shown["bob"])  # ann retries by herself
             await server.finish()
             await members.finish("ann", "bob")
 
@@ -166,11 +165,11 @@ Change = Callable[[Hello], object]
 WRONG: dict[str, tuple[Change, str]] = {
     "protocol": (
         lambda hello: setattr(hello, "protocol", 99),
-        "ann speaks protocol 99, this server 1",
+        "ann speaks protocol 99, but this server speaks protocol 1",
     ),
     "another's name": (
         lambda hello: setattr(hello, "name", "bob"),
-        "the certificate is ann's, the name given is 'bob'",
+        "the certificate is for ann, but the Hello gives the name 'bob'",
     ),
     "another federation": (
         lambda hello: setattr(hello, "federation", "f00"),
@@ -178,16 +177,17 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "from the future": (
         lambda hello: setattr(hello, "applied_improvements", 7),
-        "ann has applied 7 improvements, this server has sent 0",
+        "ann has applied 7 improvements, but this server has sent 0",
     ),
 }
 
 
-def test_first_messages_that_are_refused(
-    tmp_path: Path, ours: Authority, caplog: pytest.LogCaptureFixture
+def test_a_wrong_first_message_is_refused(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server_shows = ours.make("server", hosts=(HOST,))
-    ann, eve = channel_credentials(ours.make("ann")), channel_credentials(ours.make("eve"))
+    server_shows = authority.make("server", hosts=(HOST,))
+    ann = channel_credentials(authority.make("ann"))
+    eve = channel_credentials(authority.make("eve"))
     text = federation(BUDGET, members=["ann", "bob"])
 
     async def run() -> None:
@@ -196,15 +196,15 @@ def test_first_messages_that_are_refused(
                 for change, reason in WRONG.values():
                     hello = Hello(protocol=1, name="ann")
                     change(hello)
-                    answer = await says(channel, hello)
+                    answer = await refusal_of(channel, hello)
                     assert answer.reason == Goodbye.REFUSED
                     assert reason in answer.detail
                     assert reason in caplog.text
                 call = join_method(channel)()
                 await call.write(FromMember(report=Report()))
-                assert "must be a Hello" in (await told(call)).goodbye.detail
+                assert "must be a Hello" in (await next_message(call)).goodbye.detail
             async with grpc.aio.secure_channel(server.address, eve) as channel:
-                answer = await says(channel, Hello(protocol=1, name="eve"))
+                answer = await refusal_of(channel, Hello(protocol=1, name="eve"))
                 assert answer.detail == "eve is not among the members of this federation"
             assert not server.roster.members
 
@@ -212,21 +212,21 @@ def test_first_messages_that_are_refused(
         asyncio.run(run())
 
 
-def test_a_name_has_to_be_one(tmp_path: Path) -> None:
+def test_an_invalid_member_name_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             serving(tmp_path / "home", federation(BUDGET)) as server,
             grpc.aio.insecure_channel(server.address) as channel,
         ):
             for name in ("", "x" * 65, "a\nb", "[/x]", "a b", "ä"):
-                answer = await says(channel, Hello(protocol=1, name=name))
+                answer = await refusal_of(channel, Hello(protocol=1, name=name))
                 assert "1 to 64 letters, digits, '-', '_' and '.'" in answer.detail
             assert not server.roster.members
 
     asyncio.run(run())
 
 
-def test_what_a_peer_writes_begins_no_line_and_moves_no_cursor(
+def test_control_characters_from_a_peer_are_escaped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     forged = "\n2026-01-01 INFO all is well\x1b[2J"
@@ -236,8 +236,8 @@ def test_what_a_peer_writes_begins_no_line_and_moves_no_cursor(
             serving(tmp_path / "home", federation(BUDGET)) as server,
             grpc.aio.insecure_channel(server.address) as channel,
         ):
-            answer = await says(channel, Hello(protocol=1, name="ann", federation=forged))
-            assert r"federation \n2026-01-01 INFO all is well\x1b[2J, this is" in answer.detail
+            answer = await refusal_of(channel, Hello(protocol=1, name="ann", federation=forged))
+            assert r"federation \n2026-01-01 INFO all is well\x1b[2J, but this is" in answer.detail
             call = join_method(channel)()
             await call.write(FromMember(hello=Hello(protocol=1, name="ann")))
             await call.write(FromMember(goodbye=Goodbye(detail=forged)))
@@ -250,46 +250,45 @@ def test_what_a_peer_writes_begins_no_line_and_moves_no_cursor(
     assert all(text.isprintable() for text in texts)
 
 
-def test_the_list_of_revoked_certificates_is_read_once_a_look(
-    tmp_path: Path, ours: Authority, monkeypatch: pytest.MonkeyPatch
+def test_each_check_reads_the_list_of_revoked_certificates_once(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many are here."""
-    server_shows = ours.make("server", hosts=(HOST,))
-    shown = {name: ours.make(name) for name in ("ann", "bob")}
-    done: list[str] = []
+    server_shows = authority.make("server", hosts=(HOST,))
+    shown = {name: authority.make(name) for name in ("ann", "bob")}
+    calls: list[str] = []
 
-    def count(what: str, where: Any, function: str) -> None:
-        whole: Callable[..., Any] = getattr(where, function)
+    def count(what: str, owner: Any, function: str) -> None:
+        original: Callable[..., Any] = getattr(owner, function)
 
         def counted(*arguments: Any) -> Any:
-            done.append(what)
-            return whole(*arguments)
+            calls.append(what)
+            return original(*arguments)
 
-        monkeypatch.setattr(where, function, counted)
+        monkeypatch.setattr(owner, function, counted)
 
     monkeypatch.setattr(listener, "LOOK_SECONDS", 0.05)
-    count("look", Listener, "_lose_patience")
+    count("check", Listener, "_limit_ended_sessions")
     count("read", admission, "read_revoked")
 
     async def run() -> None:
-        text = federation(BUDGET, start_with=3)  # nobody else comes, so nothing begins
+        text = federation(BUDGET, start_with=3)  # only two members connect, so no round starts
         async with (
             serving(
-                tmp_path / "home", text, credentials=server_shows, revoked=ours.revoked
+                tmp_path / "home", text, credentials=server_shows, revoked=authority.revoked
             ) as server,
             members_of(tmp_path, server.address) as members,
         ):
             for name, credentials in shown.items():
                 members.join(name, credentials=credentials)
             await server.reach(lambda: len(server.roster.sessions) == 2)
-            done.clear()
-            await server.reach(lambda: done.count("look") >= 3)
-            assert abs(done.count("read") - done.count("look")) <= 1
+            calls.clear()
+            await server.reach(lambda: calls.count("check") >= 3)
+            assert abs(calls.count("read") - calls.count("check")) <= 1
 
     asyncio.run(run())
 
 
-def test_who_says_nothing_is_sent_away_and_may_come_again(
+def test_a_silent_peer_is_disconnected_and_may_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "HELLO_SECONDS", 0.1)
@@ -299,14 +298,14 @@ def test_who_says_nothing_is_sent_away_and_may_come_again(
             serving(tmp_path / "home", federation(BUDGET)) as server,
             grpc.aio.insecure_channel(server.address) as channel,
         ):
-            goodbye = (await told(join_method(channel)())).goodbye
+            goodbye = (await next_message(join_method(channel)())).goodbye
             assert goodbye.reason == Goodbye.STOPPED
             assert "no Hello" in goodbye.detail
 
     asyncio.run(run())
 
 
-def test_a_member_with_other_states_or_actions_leaves(tmp_path: Path) -> None:
+def test_a_member_with_different_states_or_actions_leaves(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             serving(tmp_path / "home", federation(BUDGET)) as server,
@@ -326,15 +325,13 @@ def test_a_member_with_other_states_or_actions_leaves(tmp_path: Path) -> None:
     assert "eve says goodbye: the environment's states and actions" in events(tmp_path / "home")
 
 
-def test_where_a_server_does_not_listen(tmp_path: Path) -> None:
-    """Where another one does, and where strangers could come in without certificates."""
-
+def test_a_server_refuses_used_ports_and_remote_plaintext(tmp_path: Path) -> None:
     async def run() -> None:
         async with serving(tmp_path / "one", federation(BUDGET)) as server:
             for address in ("0.0.0.0:0", "127.0.0.1.nip.io:1"):
                 with pytest.raises(SettingsError, match="without certificates only this machine"):
                     await server.listener.open(address)
-            with pytest.raises(SettingsError, match="cannot be listened on"):
+            with pytest.raises(SettingsError, match="cannot listen there"):
                 async with serving(tmp_path / "two", federation(BUDGET), port=server.port):
                     pass
 
@@ -342,7 +339,7 @@ def test_where_a_server_does_not_listen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "127.0.0.1:7443", "127.9.9.9:1", "[::1]:7443"])
-def test_this_machine(address: str) -> None:
+def test_loopback_addresses_are_recognized(address: str) -> None:
     assert is_loopback(address)
 
 
@@ -363,5 +360,5 @@ def test_this_machine(address: str) -> None:
         "",
     ],
 )
-def test_another_machine(address: str) -> None:
+def test_other_addresses_are_not_loopback(address: str) -> None:
     assert not is_loopback(address)

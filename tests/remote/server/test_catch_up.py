@@ -1,4 +1,4 @@
-"""What is kept of the improvements, by number and by size."""
+"""The catch-up window: limits on the number and the size of kept improvements."""
 
 import numpy as np
 import pytest
@@ -14,34 +14,34 @@ def improvement(number: int, target: float = 0.0) -> Improvement:
     return pack_improvement(number, states, np.zeros(2, dtype=np.int64), np.full(2, target))
 
 
-def sent(kept: CatchUpWindow, applied: int) -> tuple[list[int], int]:
-    order = kept.order(OrderId(), applied)
+def sent(window: CatchUpWindow, applied: int) -> tuple[list[int], int]:
+    order = window.order(OrderId(), applied)
     return [each.number for each in order.improvements], order.skip_through
 
 
-def test_what_is_missing_and_what_is_to_be_skipped() -> None:
-    kept = CatchUpWindow([], last=0, most=3)
-    assert sent(kept, 0) == ([], 0)
-    assert [kept.add(improvement(n)) for n in range(1, 6)] == [1, 1, 1, 2, 3]
-    assert sent(kept, 5) == ([], 0)
-    assert sent(kept, 3) == ([4, 5], 0)
-    assert sent(kept, 2) == ([3, 4, 5], 0)
-    assert sent(kept, 1) == ([3, 4, 5], 2)
-    assert sent(CatchUpWindow([], last=7, most=3), 5) == ([], 7)  # all of them are lost
+def test_an_order_brings_missing_improvements_and_names_skipped_ones() -> None:
+    window = CatchUpWindow([], last=0, most=3)
+    assert sent(window, 0) == ([], 0)
+    assert [window.add(improvement(n)) for n in range(1, 6)] == [1, 1, 1, 2, 3]
+    assert sent(window, 5) == ([], 0)
+    assert sent(window, 3) == ([4, 5], 0)
+    assert sent(window, 2) == ([3, 4, 5], 0)
+    assert sent(window, 1) == ([3, 4, 5], 2)
+    assert sent(CatchUpWindow([], last=7, most=3), 5) == ([], 7)  # none is kept
 
 
-def test_no_more_than_a_message_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_improvements_fit_into_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     size = improvement(1).ByteSize()
     monkeypatch.setattr(catch_up, "MOST_BYTES", 2 * size)
-    kept = CatchUpWindow([improvement(n) for n in range(1, 6)], last=5, most=100)
-    assert sent(kept, 0) == ([4, 5], 3)
-    assert kept.order(OrderId(), 0).ByteSize() <= 2 * size + 32
+    window = CatchUpWindow([improvement(n) for n in range(1, 6)], last=5, most=100)
+    assert sent(window, 0) == ([4, 5], 3)
+    assert window.order(OrderId(), 0).ByteSize() <= 2 * size + 32
     monkeypatch.setattr(catch_up, "MOST_BYTES", size - 1)
-    assert kept.add(improvement(6)) == 6  # the newest always goes out
+    assert window.add(improvement(6)) == 6  # the newest is always kept
 
 
-def test_fingerprints_tell_histories_apart() -> None:
-    kept = CatchUpWindow([improvement(1), improvement(2, target=1.0)], last=2, most=100)
-    assert kept.fingerprint(2) == fingerprint(improvement(2, target=1.0))
+def test_fingerprints_differ_between_histories() -> None:
+    window = CatchUpWindow([improvement(1), improvement(2, target=1.0)], last=2, most=100)
+    assert window.fingerprint(2) == fingerprint(improvement(2, target=1.0))
     assert len({fingerprint(improvement(n, t)) for n in (1, 2) for t in (0.0, 1.0)}) == 4
-    assert kept.fingerprint(0) == kept.fingerprint(3) == 0  # not kept: nothing can be said
+    assert window.fingerprint(0) == window.fingerprint(3) == 0  # not kept

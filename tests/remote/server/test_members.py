@@ -1,4 +1,4 @@
-"""Who comes late, leaves early, falls behind, answers nonsense; and settings that are wrong."""
+"""Members that join late, leave early, fall behind or answer badly; and wrong settings."""
 
 import asyncio
 import json
@@ -34,8 +34,8 @@ BUDGET = 240  # ten rounds with three members
 
 
 @pytest.mark.parametrize("mode", ["rounds", "continuous"])
-def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
-    """A late one begins where the others are, and one that comes back has missed nothing."""
+def test_members_may_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
+    """A late member starts at the current improvement. A member that returns misses nothing."""
     text = federation(
         BUDGET,
         mode=mode,
@@ -70,10 +70,10 @@ def test_members_join_late_and_leave_early(mode: str, tmp_path: Path) -> None:
     assert found["d"].joined_at >= 4
     whole, of_a = broadcast(home), improvements_of(told(tmp_path / "a"))
     assert of_a == whole[: len(of_a)]
-    assert len(of_a) >= found["a"].applied_improvements >= 4  # its last words may be unheard
+    assert len(of_a) >= found["a"].applied_improvements >= 4  # its last reports may be lost
 
 
-def test_who_was_away_too_long_skips_what_is_no_longer_kept(
+def test_a_member_skips_improvements_that_are_no_longer_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = federation(BUDGET, catch_up_improvements=4)
@@ -98,18 +98,18 @@ def test_who_was_away_too_long_skips_what_is_no_longer_kept(
         asyncio.run(run())
     assert_exact_budgets(tmp_path / "home", BUDGET)
     whole, of_ann = improvements_of(bob.told), improvements_of(told(tmp_path / "ann"))
-    assert len(whole) == fact(tmp_path / "home", "improvements")  # who was there has all
-    account = accounts(tmp_path / "home")["ann"]
-    skipped = account.skipped_improvements
+    assert len(whole) == fact(tmp_path / "home", "improvements")  # bob was always connected
+    record = accounts(tmp_path / "home")["ann"]
+    skipped = record.skipped_improvements
     assert skipped >= 4
-    assert len(of_ann) == account.applied_improvements - skipped
+    assert len(of_ann) == record.applied_improvements - skipped
     before = next(n for n, (a, b) in enumerate(zip(of_ann, whole, strict=False)) if a != b)
     assert of_ann == whole[:before] + whole[before + skipped :]
-    assert f"ann: {skipped} improvements are lost to it" in caplog.text
+    assert f"ann: skipped {skipped} improvements that the server no longer keeps" in caplog.text
 
 
-def test_a_server_that_went_back_to_an_older_journal_notices(tmp_path: Path) -> None:
-    """Also when it has as many improvements again: they are others."""
+def test_a_server_with_an_older_journal_refuses_a_newer_member(tmp_path: Path) -> None:
+    """It also refuses after it has made as many improvements again: they differ."""
     text = federation(3 * BUDGET, return_seconds=0.2, learning_deadline_seconds=1)
     home, backup = tmp_path / "home", tmp_path / "backup"
 
@@ -119,7 +119,7 @@ def test_a_server_that_went_back_to_an_older_journal_notices(tmp_path: Path) -> 
                 members.join(name, Recorder(seed))
             await server.reach(lambda: server.roster.improvements >= 3)
             await members.leave("ann")
-            await members.leave("bob")  # now cyd cannot go on, and nothing is written
+            await members.leave("bob")  # cyd alone is no quorum, so nothing more is written
             await members.leave("cyd")
         shutil.copytree(home, backup)
         async with serving(home, text) as server, members_of(tmp_path, server.address) as members:
@@ -128,14 +128,14 @@ def test_a_server_that_went_back_to_an_older_journal_notices(tmp_path: Path) -> 
             before = server.roster.improvements
             await server.reach(lambda: server.roster.improvements >= before + 3)
         async with serving(backup, text) as server, members_of(tmp_path, server.address) as members:
-            with pytest.raises(MemberRefused, match=r"cyd has applied .* it may have lost"):
+            with pytest.raises(MemberRefused, match=r"cyd has applied .* server may have lost"):
                 await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
             members.join("ann", Recorder(0))
             members.join("eve", Recorder(4))
             ahead = int(json.loads(next((tmp_path / "cyd").glob("checkpoint/*/place.json"))
                                    .read_text())["applied"])  # fmt: skip
             await server.reach(lambda: server.roster.improvements > ahead)
-            with pytest.raises(MemberRefused, match=r"cyd's improvement .* is another than ours"):
+            with pytest.raises(MemberRefused, match=r"improvement .* of cyd differs from"):
                 await asyncio.wait_for(members.join("cyd", Recorder(2)), 20)
 
     asyncio.run(run())
@@ -145,7 +145,7 @@ class Forgetful:
     """An agent that cannot be saved."""
 
     def __init__(self, told: list[float]) -> None:
-        self.told = told  # the first target of every improvement
+        self.told = told  # the first target of each improvement
 
     def self_learn(self, env_steps: int) -> None: ...
 
@@ -156,7 +156,9 @@ class Forgetful:
         self.told.append(float(targets[0]))
 
 
-def test_an_agent_that_cannot_be_saved_gets_nothing_from_before_it_joined(tmp_path: Path) -> None:
+def test_an_agent_that_cannot_be_saved_gets_no_improvement_from_before_it_joined(
+    tmp_path: Path,
+) -> None:
     text = federation(3 * BUDGET, learning_deadline_seconds=1, return_seconds=1)
     first: list[float] = []
     second: list[float] = []
@@ -177,15 +179,15 @@ def test_an_agent_that_cannot_be_saved_gets_nothing_from_before_it_joined(tmp_pa
             await members.finish()
 
     asyncio.run(run())
-    account = accounts(tmp_path / "home")["cyd"]
-    assert account.joined_at >= 4
-    assert account.skipped_improvements == 0
-    assert second[: len(first)] == first  # again, and from the same one on
-    assert len(second) == account.applied_improvements - account.joined_at
+    record = accounts(tmp_path / "home")["cyd"]
+    assert record.joined_at >= 4
+    assert record.skipped_improvements == 0
+    assert second[: len(first)] == first  # the same improvements are sent again
+    assert len(second) == record.applied_improvements - record.joined_at
 
 
-def test_an_improvement_that_was_interrupted_is_not_saved(tmp_path: Path) -> None:
-    """Two interrupts: the first asks to stop, the second breaks off whatever the agent does."""
+def test_an_interrupted_improvement_is_not_saved(tmp_path: Path) -> None:
+    """The first interrupt asks the member to stop. The second one aborts the agent's work."""
     text = federation(BUDGET)
     bob_home = tmp_path / "bob"
 
@@ -230,7 +232,7 @@ def test_an_improvement_that_was_interrupted_is_not_saved(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("garbage", ["nan", "inf", "large"])
-def test_who_answers_nonsense_is_quarantined_and_can_be_released(
+def test_a_member_with_unusable_answers_is_quarantined_until_released(
     garbage: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -257,17 +259,17 @@ def test_who_answers_nonsense_is_quarantined_and_can_be_released(
 
     asyncio.run(run())
     assert_finished(home, tmp_path, ("ann", "bob"), BUDGET)
-    account = accounts(home)["bad"]
-    assert account.refused_answers == 3
-    assert not account.quarantined
-    assert account.applied_improvements > 0
+    record = accounts(home)["bad"]
+    assert record.refused_answers == 3
+    assert not record.quarantined
+    assert record.applied_improvements > 0
     text = events(home)
     assert text.count("bad: answer refused: a value of") == 3
     assert "bad is quarantined after 3 refused answers in a row" in text
     assert "bad is released from quarantine" in text
 
 
-def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: Path) -> None:
+def test_a_round_ends_early_when_too_few_of_its_members_are_left(tmp_path: Path) -> None:
     home = tmp_path / "home"
     text = federation(
         BUDGET, exchange_deadline_seconds=0.3, return_seconds=0.5, learning_deadline_seconds=0.5
@@ -280,7 +282,7 @@ def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: 
         ):
             members.join("ann", Recorder(0, improve_seconds=0.05))
             members.join("bob", Recorder(1, improve_seconds=0.05))
-            await server.reach(lambda: server.roster.improvements % 3 == 1)  # in a round of three
+            await server.reach(lambda: server.roster.improvements % 3 == 1)  # a round has 3 steps
             await members.leave("ann")
             members.join("cyd")
             await server.finish()
@@ -291,7 +293,7 @@ def test_a_round_goes_on_with_others_when_too_few_of_its_own_are_left(tmp_path: 
     assert "ends early: too few of its members are left" in events(home)
 
 
-def test_who_learns_slowly_is_not_waited_for_and_gets_all_its_steps(tmp_path: Path) -> None:
+def test_rounds_go_on_without_a_slow_learner_and_it_gets_all_its_steps(tmp_path: Path) -> None:
     home, text = tmp_path / "home", federation(
         72, start_with=3, exchange_deadline_seconds=0.1, learning_deadline_seconds=0.1
     )  # fmt: skip
@@ -309,14 +311,14 @@ def test_who_learns_slowly_is_not_waited_for_and_gets_all_its_steps(tmp_path: Pa
 
     asyncio.run(run())
     assert_finished(home, tmp_path, ("ann", "bob", "cyd"), 72)
-    assert "still learning, not waited for: ann" in events(home)
-    for account in accounts(home).values():
-        assert not account.learning
-        assert account.left(72) < 1 or account.name == "ann"  # it may be left alone at the end
+    assert "the round goes on without members that are still learning: ann" in events(home)
+    for record in accounts(home).values():
+        assert not record.learning
+        assert record.left(72) < 1 or record.name == "ann"  # ann may be left alone at the end
 
 
-def test_a_federation_does_not_end_because_members_are_away(tmp_path: Path) -> None:
-    """Nobody has learned anything yet, and one of those without whom no round goes on is late."""
+def test_a_federation_does_not_end_while_members_are_absent(tmp_path: Path) -> None:
+    """No member has learned yet, and one that the quorum needs connects late."""
     home, text = tmp_path / "home", federation(BUDGET // 10, start_with=3, quorum=3)
     journal, _ = open_home(home, read_served_settings(text))
     journal.write(facts={"position": {"round": 0, "stage": "next", "enlisted": []}})
@@ -366,7 +368,7 @@ WRONG_TOGETHER: dict[tuple[str, ...], str] = {
 
 
 @pytest.mark.parametrize("overrides", WRONG_TOGETHER)
-def test_what_the_federation_asks_of_the_service(overrides: tuple[str, ...]) -> None:
+def test_service_settings_must_fit_the_federation_settings(overrides: tuple[str, ...]) -> None:
     with pytest.raises(SettingsError) as caught:
         task_of(read_served_settings(federation(), overrides))
     assert WRONG_TOGETHER[overrides] in str(caught.value)
@@ -376,7 +378,7 @@ def test_what_the_federation_asks_of_the_service(overrides: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("setting", WRONG)
-def test_wrong_service_settings_are_one_line(setting: str) -> None:
+def test_a_wrong_service_setting_gives_a_one_line_error(setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
         task_of(read_served_settings(federation(), [f"service.{setting}"]))
     assert WRONG[setting] in str(caught.value)

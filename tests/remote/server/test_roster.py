@@ -1,7 +1,7 @@
-"""The roster by itself, message by message."""
+"""The roster on its own, one message at a time."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Rig:
-    """A roster, and members whose every word is the test's."""
+    """A roster whose sessions are driven by the test."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.roster = Roster(
@@ -41,7 +41,7 @@ class Rig:
             env_steps_per_member=BUDGET,
         )
 
-    def come(self, name: str, applied: int | None = None) -> Session:
+    def connect(self, name: str, applied: int | None = None) -> Session:
         return self.roster.admit(
             name,
             applied or 0,
@@ -50,7 +50,7 @@ class Rig:
         )
 
     async def improve(self, *names: str, server_env_steps: int = 2) -> None:
-        """One finished step of the server, paid by the named."""
+        """Finish one step of the server and charge the named members."""
         cohort = RemoteCohort(self.roster, asyncio.get_running_loop(), ACTIONS)
         cohort.enlist(names)
         cohort.reserve(server_env_steps, least=1)
@@ -64,15 +64,14 @@ class Rig:
 def run(path: Path, test: Any, **settings: Any) -> None:
     async def with_rig() -> None:
         rig = Rig(path, **settings)
-        work: Coroutine[Any, Any, None] = test(rig)
-        await work
+        await test(rig)
         rig.roster.journal.close()
 
     asyncio.run(with_rig())
 
 
 def orders(session: Session) -> Iterator[Order]:
-    """What it was sent since the last look."""
+    """Yield the orders that the session was sent since the last call."""
     while not session.outbox.empty():
         if (content := session.outbox.get_nowait()) is None:
             return
@@ -89,14 +88,14 @@ def answer(session: Session, values: Any = GOOD) -> Report:
 
 def test_every_step_is_charged_once(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        session, account = rig.come("ann"), rig.roster.members
+        session, records = rig.connect("ann"), rig.roster.members
         rig.roster.learn(["ann"], 30)
         (order,) = orders(session)
         assert (order.learn.phase, order.learn.env_steps) == (1, 30)
         for phase, done, charged in ((1, 10, 10), (1, 10, 10), (1, 5, 10), (2, 30, 10), (0, 30, 10),
                                      (1, 2**64 - 1, 30), (1, 30, 30)):  # fmt: skip
             rig.roster.report(session, Report(phase=phase, phase_env_steps=done))
-            assert account["ann"].own_env_steps == charged
+            assert records["ann"].own_env_steps == charged
         rig.roster.learn(["ann"], 1_000)  # no more than is left
         (order,) = orders(session)
         assert (order.learn.phase, order.learn.env_steps) == (2, BUDGET - 30)
@@ -104,10 +103,10 @@ def test_every_step_is_charged_once(path: Path) -> None:
     run(path, test)
 
 
-def test_what_is_reserved_for_a_round_is_not_learned_away(path: Path) -> None:
+def test_reserved_steps_are_not_spent_on_self_learning(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        rig.come("ann")
-        rig.come("bob")
+        rig.connect("ann")
+        rig.connect("bob")
         rig.roster.reserved = {"ann": Fraction(21, 2)}
         assert (rig.roster.learnable("ann"), rig.roster.learnable("bob")) == (BUDGET - 11, BUDGET)
         rig.roster.end_round()
@@ -116,12 +115,12 @@ def test_what_is_reserved_for_a_round_is_not_learned_away(path: Path) -> None:
     run(path, test)
 
 
-def test_who_cannot_pay_for_a_step_does_not_keep_the_others_from_it(path: Path) -> None:
+def test_a_member_that_cannot_pay_for_a_step_leaves_the_round(path: Path) -> None:
     async def test(rig: Rig) -> None:
         for name in ("ann", "bob", "cyd", "dan"):
-            rig.come(name)
+            rig.connect(name)
         cohort = RemoteCohort(rig.roster, asyncio.get_running_loop(), ACTIONS)
-        rig.roster.learn(["dan"], BUDGET)  # it has nothing left when that is done
+        rig.roster.learn(["dan"], BUDGET)  # this spends all of its budget
         rig.roster.learn(["cyd"], BUDGET - 5)
         cohort.enlist(("ann", "bob", "cyd", "dan"))
         assert cohort.reserve(400, least=15) == 15  # with dan out, cyd can pay its third
@@ -135,41 +134,41 @@ def test_who_cannot_pay_for_a_step_does_not_keep_the_others_from_it(path: Path) 
     run(path, test)
 
 
-def test_a_list_of_members_that_changed_gives_nobody_anothers_number(path: Path) -> None:
+def test_member_numbers_stay_unique_when_the_list_of_members_changes(path: Path) -> None:
     async def first(rig: Rig) -> None:
-        rig.come("bob")
+        rig.connect("bob")
         assert rig.roster.members["bob"].number == 1
 
     async def then(rig: Rig) -> None:
-        rig.come("ann")
-        rig.come("cyd")
+        rig.connect("ann")
+        rig.connect("cyd")
         assert [rig.roster.members[name].number for name in ("bob", "ann", "cyd")] == [1, 2, 0]
 
     run(path, first, members=("ann", "bob", "cyd"))
     run(path, then, members=("cyd", "ann", "bob"))
 
 
-def test_a_phase_that_is_not_reported_is_ordered_again(path: Path) -> None:
+def test_an_unreported_phase_is_ordered_again(path: Path) -> None:
     async def begin(rig: Rig) -> None:
-        rig.come("ann")
+        rig.connect("ann")
         rig.roster.learn(["ann"], 30)
 
     async def go_on(rig: Rig) -> None:
-        session = rig.come("ann", applied=0)
+        session = rig.connect("ann", applied=0)
         (order,) = orders(session)
         assert (order.id.epoch, order.learn.phase, order.learn.env_steps) == (2, 1, 30)
         rig.roster.report(session, Report(phase=1, phase_env_steps=30))
-        assert not list(orders(rig.come("ann", applied=0)))
+        assert not list(orders(rig.connect("ann", applied=0)))
 
     async def done(rig: Rig) -> None:
         assert rig.roster.members["ann"].own_env_steps == 30
-        assert not list(orders(rig.come("ann", applied=0)))
+        assert not list(orders(rig.connect("ann", applied=0)))
 
-    for part in (begin, go_on, done):  # each a new server
+    for part in (begin, go_on, done):  # each with a new roster
         run(path, part)
 
 
-NONSENSE = {
+UNUSABLE = {
     "another shape": np.ones((3, ACTIONS), dtype=np.float32),
     "another dtype": np.ones((2, ACTIONS), dtype=np.float64),
     "too few bytes": Tensor(dtype="float32", shape=[2, ACTIONS], data=b"1234"),
@@ -180,22 +179,20 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_refused_counted_and_three_times_in_a_row_too_much(
-    kind: str, path: Path
-) -> None:
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_three_unusable_answers_in_a_row_lead_to_quarantine(kind: str, path: Path) -> None:
     async def test(rig: Rig) -> None:
-        bad, good = rig.come("bad"), rig.come("good")
-        account = rig.roster.members["bad"]
+        bad, good = rig.connect("bad"), rig.connect("good")
+        record = rig.roster.members["bad"]
         for values, in_a_row in ((kind, 1), (kind, 2), ("", 0), (kind, 1), (kind, 2), (kind, 3)):
-            asked = rig.ask("bad", "good")
+            query = rig.ask("bad", "good")
             await asyncio.sleep(0)
-            rig.roster.report(bad, answer(bad, NONSENSE[kind] if values else GOOD))
+            rig.roster.report(bad, answer(bad, UNUSABLE[kind] if values else GOOD))
             rig.roster.report(good, answer(good))
-            assert set(await asked) == ({"good"} if values else {"bad", "good"})
-            assert account.refused_in_a_row == in_a_row
-        assert account.refused_answers == 5
-        assert account.quarantined
+            assert set(await query) == ({"good"} if values else {"bad", "good"})
+            assert record.refused_in_a_row == in_a_row
+        assert record.refused_answers == 5
+        assert record.quarantined
         assert rig.roster.present() == ["good"]
         assert (await asyncio.gather(rig.ask("good"), reporting(rig, good)))[0].keys() == {"good"}
 
@@ -203,7 +200,7 @@ def test_nonsense_is_refused_counted_and_three_times_in_a_row_too_much(
         assert rig.roster.members["bad"].quarantined
         assert rig.roster.members["bad"].refused_answers == 5
         rig.roster.release("bad")
-        rig.come("bad", applied=0)
+        rig.connect("bad", applied=0)
         assert rig.roster.present() == ["bad"]
 
     run(path, test)
@@ -215,9 +212,9 @@ async def reporting(rig: Rig, session: Session) -> None:
     rig.roster.report(session, answer(session))
 
 
-def test_late_answers_are_dropped_and_counted_and_nobody_is_asked_twice(path: Path) -> None:
+def test_a_late_answer_is_dropped_and_a_member_has_one_question_at_a_time(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        slow, quick = rig.come("slow"), rig.come("quick")
+        slow, quick = rig.connect("slow"), rig.connect("quick")
         first = rig.ask("slow", "quick")
         await asyncio.sleep(0)
         rig.roster.report(quick, answer(quick))
@@ -225,73 +222,73 @@ def test_late_answers_are_dropped_and_counted_and_nobody_is_asked_twice(path: Pa
         assert set(await first) == {"quick"}  # at the deadline
         second = rig.ask("slow", "quick")
         await asyncio.sleep(0)
-        assert not list(orders(slow))  # it still has the first
+        assert not list(orders(slow))  # its first question is still open
         rig.roster.report(slow, late)
-        (again,) = orders(slow)  # now it can take part
+        (again,) = orders(slow)  # it gets the open question
         rig.roster.report(quick, answer(quick, 2 * GOOD))
         rig.roster.report(slow, Report(id=again.id, values=pack(3 * GOOD)))
-        rig.roster.report(slow, Report(id=again.id, values=pack(4 * GOOD)))  # the first counts
+        rig.roster.report(slow, Report(id=again.id, values=pack(4 * GOOD)))  # a repeat: ignored
         values = await second
         assert values["slow"][0, 0] == 3
-        rig.roster.report(slow, Report(id=again.id, values=pack(GOOD)))  # when nothing is asked
+        rig.roster.report(slow, Report(id=again.id, values=pack(GOOD)))  # no question is open
         assert rig.roster.members["slow"].late_answers == 2
         assert rig.roster.members["quick"].late_answers == 0
 
     run(path, test)
 
 
-def test_a_quorum_is_waited_for_and_asked_again(path: Path) -> None:
+def test_a_query_waits_for_a_quorum_and_asks_a_reconnected_member_again(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        ann = rig.come("ann")
-        asked = rig.ask("ann", "bob", quorum=2)
+        ann = rig.connect("ann")
+        query = rig.ask("ann", "bob", quorum=2)
         await asyncio.sleep(0.15)
-        assert not list(orders(ann))  # in vain, as long as bob is away
-        bob = rig.come("bob")
+        assert not list(orders(ann))  # no question goes out while bob is absent
+        bob = rig.connect("bob")
         await asyncio.sleep(0.01)
         rig.roster.report(ann, answer(ann))
         rig.roster.leave(bob, "the connection ended")
-        bob = rig.come("bob", applied=0)  # in the middle: it is asked again
+        bob = rig.connect("bob", applied=0)  # it gets the open question again
         rig.roster.report(bob, answer(bob))
-        assert set(await asked) == {"ann", "bob"}
+        assert set(await query) == {"ann", "bob"}
 
     run(path, test)
 
 
-def test_others_are_a_reason_to_give_up_a_round(path: Path) -> None:
+def test_a_query_gives_up_when_other_members_are_connected(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        rig.come("ann")
-        asked = rig.ask("ann", "bob", quorum=2)
+        rig.connect("ann")
+        query = rig.ask("ann", "bob", quorum=2)
         await asyncio.sleep(0)
-        rig.come("cyd")
+        rig.connect("cyd")
         with pytest.raises(TooFew):
-            await asked
-        ann, _ = rig.come("ann", applied=0), rig.come("bob")  # who is here, and says nothing
-        asked = rig.ask("ann", "bob", quorum=2)
+            await query
+        ann, _ = rig.connect("ann", applied=0), rig.connect("bob")  # bob never answers
+        query = rig.ask("ann", "bob", quorum=2)
         await asyncio.sleep(0)
         rig.roster.report(ann, answer(ann))
         with pytest.raises(TooFew):
-            await asked
+            await query
 
     run(path, test)
 
 
-def test_being_stopped_is_not_being_answered(path: Path) -> None:
+def test_a_stop_interrupts_every_wait(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        rig.come("ann")
-        asked = rig.ask("ann", quorum=0)  # as evaluation does
+        rig.connect("ann")
+        query = rig.ask("ann", quorum=0)  # as evaluation does
         await asyncio.sleep(0)
         rig.roster.stop()
         with pytest.raises(Stopped):
-            await asked
+            await query
         with pytest.raises(Stopped):
             await rig.roster.wait_until(lambda: True)
 
     run(path, test)
 
 
-def test_orders_bring_what_is_missing_and_say_what_is_not_kept(path: Path) -> None:
+def test_orders_bring_missing_improvements_and_name_skipped_ones(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        ann = rig.come("ann")
+        ann = rig.connect("ann")
         for _ in range(5):
             await rig.improve("ann")
         rig.roster.learn(["ann"], 10)
@@ -303,7 +300,7 @@ def test_orders_bring_what_is_missing_and_say_what_is_not_kept(path: Path) -> No
         rig.roster.learn(["ann"], 10)
         (order,) = orders(ann)
         assert (list(order.improvements), order.skip_through) == ([], 0)
-        bob = rig.come("bob")  # comes late: what was before is not for it
+        bob = rig.connect("bob")  # a late member gets no earlier improvements
         assert rig.roster.members["bob"].joined_at == 5
         await rig.improve("ann", "bob")
         rig.roster.learn(["bob"], 10)
@@ -314,21 +311,21 @@ def test_orders_bring_what_is_missing_and_say_what_is_not_kept(path: Path) -> No
         assert rig.roster.server_env_steps == 12
         shares = [Fraction(member.share) for member in rig.roster.members.values()]
         assert shares == [Fraction(11), Fraction(1)]
-        (order,) = orders(rig.come("ann", applied=1))
+        (order,) = orders(rig.connect("ann", applied=1))
         assert [i.number for i in order.improvements] == [4, 5, 6]
         assert order.skip_through == 3
-        (order,) = orders(rig.come("bob"))  # it has lost everything, and begins where it began
+        (order,) = orders(rig.connect("bob"))  # it lost its state and restarts from joined_at
         assert [i.number for i in order.improvements] == [6]
 
     run(path, test, catch_up_improvements=3)
     run(path, after_a_restart, catch_up_improvements=3)
 
 
-def test_a_connection_that_was_replaced_has_no_say(path: Path) -> None:
+def test_reports_of_a_replaced_session_are_ignored(path: Path) -> None:
     async def test(rig: Rig) -> None:
-        older = rig.come("ann")
+        older = rig.connect("ann")
         rig.roster.learn(["ann"], 30)
-        newer = rig.come("ann", applied=0)
+        newer = rig.connect("ann", applied=0)
         rig.roster.report(older, Report(phase=1, phase_env_steps=30))
         assert rig.roster.members["ann"].own_env_steps == 0
         rig.roster.leave(older, "the connection ended")
