@@ -18,7 +18,7 @@ def write(checkpoints: Checkpoints, number: int, text: str = "") -> None:
         (directory / "state").write_text(text or str(number))
 
 
-def test_the_newest_whole_one_counts_and_only_it_is_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoint_is_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, Clock())
     assert checkpoints.latest() is None
     for number in (1, 9, 10):
@@ -29,7 +29,7 @@ def test_the_newest_whole_one_counts_and_only_it_is_kept(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_one_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
+def test_an_unfinished_checkpoint_is_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, Clock())
     write(checkpoints, 1)
     with pytest.raises(ZeroDivisionError), checkpoints.write(2) as directory:
@@ -37,11 +37,11 @@ def test_one_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
     latest = checkpoints.latest()
     assert latest is not None
     assert (latest / "state").read_text() == "1"
-    write(checkpoints, 2)  # what is left of the failure is no obstacle
+    write(checkpoints, 2)  # the remains of the failure do not matter
     assert checkpoints.latest() == tmp_path / "round-000000002"
 
 
-def test_the_same_round_can_be_written_again(tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_round_can_be_written_again(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, Clock())
     write(checkpoints, 0, "before")
     write(checkpoints, 0, "after")
@@ -50,7 +50,7 @@ def test_the_same_round_can_be_written_again(tmp_path: Path) -> None:
     assert (latest / "state").read_text() == "after"
 
 
-def test_the_next_waits_until_the_last_has_been_paid_for(tmp_path: Path) -> None:
+def test_checkpoints_take_a_small_share_of_the_run(tmp_path: Path) -> None:
     clock = Clock()
     checkpoints = Checkpoints(tmp_path, clock)
     assert checkpoints.due()

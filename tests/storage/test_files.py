@@ -6,7 +6,7 @@ import pytest
 from fedhql.storage.files import locked, whole_directory, write_atomically
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_completely(tmp_path: Path) -> None:
     target = tmp_path / "new" / "file.txt"
     write_atomically(target, "one")
     write_atomically(target, b"two")
@@ -14,7 +14,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_directory_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "kept"
     for content in ("one", "two"):
         with whole_directory(target) as directory:

@@ -7,7 +7,7 @@ from fedhql.storage.run_directory import Cell, RunDirectory
 ROWS = [EvaluationRow("fedhql", 0, f"agent{n}", 5000, 5409.6, 9.3 * n, 10.0) for n in (1, 2, 3)]
 
 
-def test_rows_come_back_as_written(tmp_path: Path) -> None:
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "evaluations.csv"
     with closing(RecordFile(path, EvaluationRow)) as file:
         file.append(ROWS)
@@ -18,7 +18,7 @@ def test_rows_come_back_as_written(tmp_path: Path) -> None:
     ]
 
 
-def test_a_resumed_file_forgets_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_file_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "evaluations.csv"
     with closing(RecordFile(path, EvaluationRow)) as file:
         file.append(ROWS[:1])
@@ -31,7 +31,7 @@ def test_a_resumed_file_forgets_what_came_after_its_checkpoint(tmp_path: Path) -
     assert read_rows(path, EvaluationRow) == ROWS[:2]
 
 
-def test_cells_are_merged_in_one_order_whoever_finished_first(tmp_path: Path) -> None:
+def test_the_order_of_merged_rows_does_not_depend_on_who_finished_first(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     for cell in (Cell("fedhql", 0), Cell("independent", 10), Cell("independent", 2)):
         row = EvaluationRow(cell.arm, cell.seed, "agent1", 1, 1.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""What a run came to, finished or not: per arm and agent, over seeds."""
+"""The summary of a run, finished or not: means over seeds for each arm and agent."""
 
 import json
 from collections import Counter, defaultdict
@@ -15,9 +15,9 @@ from fedhql.storage.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class AgentSummary:
-    """One agent in one arm, means over seeds."""
+    """The returns of one agent in one arm, as means over seeds."""
 
-    best_mean_return: float  # the paper's metric, a running maximum and so biased upward
+    best_mean_return: float  # the paper's metric: a running maximum, so it is biased upward
     recent_mean_return: float  # mean of the last tenth of the evaluations
 
 
@@ -45,7 +45,7 @@ def mean_over_agents(agents: dict[str, AgentSummary]) -> AgentSummary:
 
 
 def write_summary(directory: RunDirectory) -> None:
-    """summary.json: the table of the run, who was left out how often, and each cell's result."""
+    """Write summary.json: returns, numbers of refused answers, and the result of each cell."""
     summary = summarise(load_run(directory.path))
     refused: dict[str, Counter[str]] = defaultdict(Counter)
     results: dict[str, Any] = {}
@@ -76,5 +76,4 @@ def write_summary(directory: RunDirectory) -> None:
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+    return json.loads(path.read_text())

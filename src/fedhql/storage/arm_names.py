@@ -1,19 +1,19 @@
-"""The names of arms: what their files and columns are called, and how people read them.
+"""The names of arms, as files and columns use them, and the labels that people read.
 
-"independent": every agent alone. "fedhql": the federation as the settings say. Anything else is
-the federation with some of its settings changed: "exploration=3", "rule=trimmed,trim=1", or with
-agents that lie: "attack=noise,attackers=1".
+"independent": every agent learns alone. "fedhql": the federation with the settings as given. Any
+other name lists the settings that the arm changes, such as "exploration=3" or
+"rule=trimmed,trim=1". It may also name an attack: "attack=noise,attackers=1".
 """
 
 import math
 
 INDEPENDENT, FEDHQL = "independent", "fedhql"
-ATTACK = ("attack", "attackers")  # what an arm calls them
+ATTACK = ("attack", "attackers")  # the keys of an attack in the name of an arm
 SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
 
 
 def changes(arm: str) -> dict[str, str]:
-    """What an arm changes of the federation's settings, as text."""
+    """Return the federation settings that an arm changes, as text."""
     if arm in (INDEPENDENT, FEDHQL):
         return {}
     pairs = (part.partition("=") for part in arm.split(","))
@@ -21,19 +21,19 @@ def changes(arm: str) -> dict[str, str]:
 
 
 def without_attack(arm: str) -> str:
-    """The same arm when nobody lies."""
+    """Return the same arm without attackers."""
     kept = {key: value for key, value in changes(arm).items() if key not in ATTACK}
     return ",".join(f"{key}={value}" for key, value in kept.items()) or FEDHQL
 
 
 def order(arm: str) -> tuple[int, list[tuple[str, float, str]]]:
-    """Independent first, then the settings' own federation, then the others by their values."""
+    """Return a sort key: independent first, then fedhql, then the other arms by their values."""
     rank = {INDEPENDENT: 0, FEDHQL: 1}.get(arm, 2)
     return rank, [(key, *_number_or_word(value)) for key, value in changes(arm).items()]
 
 
 def _number_or_word(value: str) -> tuple[float, str]:
-    """So that both can be sorted; a word, such as nan, is no number here."""
+    """Return a sort key for a number or a word; "nan" and "inf" count as words."""
     try:
         number = float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writing so that a reader, or a run that is killed, never finds half a file."""
+"""Write files and directories so that no reader finds a partial one, even after a crash."""
 
 import fcntl
 import os
@@ -21,10 +21,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Fill a new directory that takes the place of `path` only once it is complete on disk."""
+    """Yield a temporary directory to fill; it replaces `path` once it is complete on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed here
+    shutil.rmtree(temporary, ignore_errors=True)  # a run that was killed may have left it
     temporary.mkdir()
     yield temporary
     for entry in (*temporary.rglob("*"), temporary):
@@ -40,7 +40,10 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(directory: Path, *, wait: bool) -> Iterator[None]:
-    """One process at a time, or BlockingIOError; however a process ends, its lock goes too."""
+    """Hold the lock of a directory. Raise BlockingIOError if it is taken and `wait` is False.
+
+    The operating system frees the lock when the process ends, even if it is killed.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,4 +1,4 @@
-"""The rows a run writes, and the append-only CSV files they go to."""
+"""The rows that a run writes, and the append-only CSV files that hold them."""
 
 import csv
 import os
@@ -10,26 +10,26 @@ from typing import Any, Generic, TypeVar
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One agent after one self-learning phase."""
+    """The evaluation of one agent after one self-learning phase."""
 
     arm: str
     seed: int
     agent: str
     own_env_steps: int
-    budget_env_steps: float  # own + the agent's share of the server's steps
+    budget_env_steps: float  # own steps + the agent's share of the server's steps
     mean_return: float
-    best_mean_return: float  # the paper's max mean return: the maximum so far
+    best_mean_return: float  # the paper's max mean return: the largest mean_return so far
 
 
 @dataclass(frozen=True)
 class FederationRow:
-    """One federation round, from the server's side."""
+    """One federation round, as the server records it."""
 
     arm: str
     seed: int
     round: int
     own_env_steps: int
-    server_env_steps: int  # so far
+    server_env_steps: int  # of all rounds so far
     round_server_env_steps: int
     spread: float
     td_error: float
@@ -41,10 +41,10 @@ Row = TypeVar("Row", EvaluationRow, FederationRow)
 
 
 class RecordFile(Generic[Row]):
-    """Rows of one kind, appended; can be cut back to an earlier length when a run resumes."""
+    """An append-only file of rows of one kind. A resumed run cuts it back to an earlier length."""
 
     def __init__(self, path: Path, row_type: type[Row], *, length: int | None = None) -> None:
-        """Open at `length` bytes, or as a new file."""
+        """Truncate the file to `length` bytes, or start a new file if `length` is None."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if length is None:
             path.write_text(header(row_type))
@@ -57,7 +57,7 @@ class RecordFile(Generic[Row]):
         self._file.flush()
 
     def length(self) -> int:
-        """Bytes written so far, and safely on disk."""
+        """Write everything to disk and return the length of the file in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()

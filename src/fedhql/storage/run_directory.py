@@ -1,8 +1,8 @@
-"""Where a run's files are, who may write them, and what they were made from.
+"""A run directory: the paths of its files, its lock and its manifest.
 
 settings.toml  manifest.json  evaluations.csv  federation.csv  summary.json  figures/
-agents/ARM/seedK/agentN/{best,last}/    what is kept of each agent
-cells/ARM/seedK/                        one (arm, seed): its rows, its checkpoint, its result
+agents/ARM/seedK/agentN/{best,last}/    the best and the last state of each agent
+cells/ARM/seedK/                        one cell: its rows, its checkpoint and its result
 grids/K/                                checkpoints of cells that run as lanes of one program
 tensorboard/ARM/seedK/{server,agentN}/  with --tensorboard
 """
@@ -42,7 +42,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One arm with one seed: the unit that runs, is checkpointed and resumes by itself."""
+    """One arm with one seed. Each cell runs, is checkpointed and resumes on its own."""
 
     arm: str
     seed: int
@@ -52,7 +52,7 @@ class Cell:
 
     @classmethod
     def parse(cls, name: str) -> "Cell":
-        """The inverse of `str`."""
+        """Return the cell with this name, as `str` gives it."""
         arm, _, seed = name.rpartition("/seed")
         return cls(arm, int(seed))
 
@@ -76,18 +76,18 @@ class RunDirectory:
         return self.cell(cell) / "checkpoint"
 
     def result(self, cell: Cell) -> Path:
-        """Written last: a cell that has it is finished."""
+        """Return the path of the result. It is written last: a cell that has it is finished."""
         return self.cell(cell) / "result.json"
 
     def refused_answers(self, cell: Cell) -> Path:
         return self.cell(cell) / "refused_answers.json"
 
     def best_returns(self, cell: Cell) -> Path:
-        """Mean return of each agent's best state in fresh episodes."""
+        """Return the path of the mean returns of each agent's best state in fresh episodes."""
         return self.cell(cell) / "best_returns.json"
 
     def grids(self) -> Path:
-        """Checkpoints of the compiled engine, whose cells run side by side in one program."""
+        """Return the directory of checkpoints of the compiled engine, which runs cells as lanes."""
         return self.path / "grids"
 
     def agent(self, cell: Cell, agent: str) -> Path:
@@ -100,23 +100,26 @@ class RunDirectory:
         return self.manifest.exists()
 
     def require_unused(self) -> None:
+        """Raise RunDirectoryError if the directory holds a run or files of somebody else."""
         if self.is_run():
             raise RunDirectoryError(
-                f"{self.path} already holds a run: go on with it with --resume, "
+                f"{self.path} already holds a run; continue it with --resume, "
                 "or choose another --out"
             )
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"{self.path} is a file; --out takes a directory")
         if self.path.exists() and any(self._foreign()):
-            raise RunDirectoryError(f"{self.path} is not empty and holds no run of fedhql")
+            raise RunDirectoryError(
+                f"{self.path} is not empty and holds no run of fedhql; choose another --out"
+            )
 
     def _foreign(self) -> Iterator[Path]:
-        """What a run killed before its manifest was written would not have left behind."""
+        """Return the entries that a run killed before its manifest was written cannot have left."""
         ours = {self.settings.name, ".lock"}
         return (p for p in self.path.iterdir() if p.name not in ours and p.suffix != ".tmp")
 
     def cells(self) -> list[Cell]:
-        """All cells that have begun, in the order of the merged files."""
+        """Return all cells that have begun, in the order of the merged files."""
         found = [
             Cell(path.parent.name, int(path.name.removeprefix("seed")))
             for path in (self.path / "cells").glob("*/seed*")
@@ -124,7 +127,7 @@ class RunDirectory:
         return sorted(found, key=lambda cell: (order(cell.arm), cell.seed))
 
     def merge_records(self) -> None:
-        """The cells' rows, in one file for each kind."""
+        """Write the rows of all cells into one file for each kind of row."""
         for merged, row_type in (
             (self.evaluations, EvaluationRow),
             (self.federation, FederationRow),
@@ -135,6 +138,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Hold the run's lock. Raise RunDirectoryError if it is taken or cannot be written."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.path, wait=False))
@@ -147,8 +151,7 @@ class RunDirectory:
             yield
 
     def read_manifest(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.manifest.read_text())
-        return content
+        return json.loads(self.manifest.read_text())
 
     def write_manifest(self, content: dict[str, Any]) -> None:
         write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
@@ -168,11 +171,12 @@ def _version_reader(packages: tuple[str, ...]) -> Callable[[], dict[str, str]]:
     return read
 
 
-# A nested function: `cluster.versions` explains why.
+# Ray must be able to send this function by value: see `fedhql.cluster.versions`.
 package_versions = _version_reader(PACKAGES)
 
 
 def platform_facts() -> dict[str, Any]:
+    """Return the versions and the machine, for the manifest."""
     return {
         "versions": package_versions(),
         "python": sys.version.split()[0],
@@ -182,5 +186,5 @@ def platform_facts() -> dict[str, Any]:
 
 
 def _whole_lines(text: str) -> str:
-    """Without a last line that is still being written."""
+    """Return the text without a last line that is still being written."""
     return text[: text.rfind("\n") + 1]

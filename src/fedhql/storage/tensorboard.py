@@ -1,4 +1,4 @@
-"""A run as TensorBoard event files, one directory per agent, under stable-baselines3's tags."""
+"""Write a run as TensorBoard event files: a directory per agent, stable-baselines3's tags."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ def require_tensorboard() -> None:
 
 
 class TensorBoard:
-    """Scalars of one cell, in a directory for each part of it; with no directory, nothing."""
+    """Write the scalars of one cell, each part to its own directory; without one, write nothing."""
 
     def __init__(self, directory: Path | None, wall_clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class TensorBoard:
 
         if part not in self._writers:
             self._writers[part] = EventFileWriter(str(self._directory / part))
-        # As simple values, which is what torch's writer, and so stable-baselines3's, puts there.
+        # Write simple values, as torch's writer does, which stable-baselines3 uses.
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
         event = Event(wall_time=self._wall_clock(), step=step, summary=Summary(value=values))
         self._writers[part].add_event(event)
