@@ -1,8 +1,8 @@
-"""Nodes of a Ray cluster on this machine, in a process of their own.
+"""Nodes of a Ray cluster on this machine, started by a separate process.
 
-Ray forks to start a node, which hangs at times in a process where JAX has threads, as it has in
-those that run tests. This one has none. It ends, and its nodes with it, when its standard input
-does: also if whoever started it is killed.
+Ray forks to start a node. In a process with threads of JAX, as in a test run, the fork hangs at
+times. The separate process has no such threads. It ends, with its nodes, when its standard input
+is closed, even if the test run is killed.
 """
 
 import os
@@ -17,7 +17,7 @@ PARTING_SECONDS = 60.0
 
 
 class Nodes:
-    """A head that does no work of its own, and others with so many CPUs each."""
+    """A head node that runs no work, and one other node for each number of CPUs."""
 
     def __init__(self, cpus: Sequence[int] = (1,)) -> None:
         self._process = subprocess.Popen(
@@ -29,7 +29,7 @@ class Nodes:
         self.address = self._answer()
 
     def replace_one(self) -> None:
-        """The last node is killed, and another like it joins."""
+        """Kill the last node and let another one like it join."""
         assert self._process.stdin is not None
         print("replace", file=self._process.stdin, flush=True)
         self._answer()
@@ -44,14 +44,14 @@ class Nodes:
         assert self._process.stdout is not None
         answer = self._process.stdout.readline().strip()
         if not answer:
-            raise RuntimeError("the process of the nodes has ended; its stderr says why")
+            raise RuntimeError("the process that starts the nodes has ended; see its stderr")
         return answer
 
 
 def main() -> None:
-    """In that process: a line for each command that has been obeyed, the first is the address."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever Ray has to say is none of them
-    os.environ.update(RAYS_OWN)  # which are for a busy machine, too
+    """Start the nodes, print the address, then replace a node for each line of standard input."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # keep what Ray prints out of the answers
+    os.environ.update(RAYS_OWN)  # they also give Ray more time on a busy machine
     import_ray()
     from ray.cluster_utils import Cluster as NodesHere
 

@@ -1,4 +1,4 @@
-"""Files of work on another machine: whole or without effect, in an order that can be resumed."""
+"""File transfers take effect completely or not at all, and always leave a resumable run."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def content(home: Path) -> dict[str, str]:
 
 
 class Pair:
-    """A sender and a receiver; what is between them is a list."""
+    """A sender and a receiver, connected by a list of parcels."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.there, self.here = tmp_path / "there", tmp_path / "here"
@@ -36,7 +36,7 @@ class Pair:
         self.clock = Clock()
         self.parcels: list[Parcel] = []
         self.sender = FileSender(self.there, self.parcels.append, self.clock)
-        self.receiver = FileReceiver(self.here, tmp_path / "aside", [])
+        self.receiver = FileReceiver(self.here, tmp_path / "staging", [])
 
     def deliver(self, count: int | None = None) -> bool:
         taken = self.parcels[:count]
@@ -44,7 +44,7 @@ class Pair:
         return [self.receiver.receive(parcel) for parcel in taken][-1]
 
 
-def test_what_changes_arrives_and_what_goes_is_removed(
+def test_changed_files_arrive_and_deleted_files_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PARCEL_BYTES", 4)
@@ -71,14 +71,16 @@ def test_what_changes_arrives_and_what_goes_is_removed(
     assert pair.parcels == []  # nothing has changed
 
 
-def test_a_checkpoint_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_complete_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "PARCEL_BYTES", 1)
     pair = Pair(tmp_path)
     write(
         pair.there, cell__rows="1", **{"cell__round-1__agent": "one", "cell__round-1__state": "1"}
     )
     pair.sender.send()
-    assert pair.deliver()  # a checkpoint that was not there before
+    assert pair.deliver()  # a new checkpoint
     (pair.there / "cell/round-1").rename(pair.there / "cell/round-2")
     write(pair.there, cell__rows="12")
     pair.sender.send()
@@ -93,13 +95,13 @@ def test_a_checkpoint_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.Mon
     assert content(pair.here)["cell/rows"] == "12"
 
 
-def test_the_same_checkpoint_again_is_no_progress(tmp_path: Path) -> None:
-    """Else a task that dies right after its first checkpoint would be tried for ever."""
+def test_the_same_checkpoint_is_not_reported_as_new(tmp_path: Path) -> None:
+    """Otherwise a task that always dies after its first checkpoint would be retried forever."""
     pair = Pair(tmp_path)
     write(pair.there, **{"round-0__state": "0"})
     pair.sender.send()
     assert pair.deliver()
-    pair.receiver = FileReceiver(pair.here, tmp_path / "aside", files_below(pair.here, ["."]))
+    pair.receiver = FileReceiver(pair.here, tmp_path / "staging", files_below(pair.here, ["."]))
     (pair.there / "round-0/state").unlink()
     write(pair.there, **{"round-0__state": "0"})
     write(pair.there, rows="1")
@@ -107,8 +109,8 @@ def test_the_same_checkpoint_again_is_no_progress(tmp_path: Path) -> None:
     assert not pair.deliver()
 
 
-def test_results_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is killed in between finds an unfinished cell, not one without its agents."""
+def test_results_are_moved_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the driver is killed in between, the cell is unfinished and can be resumed."""
     pair = Pair(tmp_path)
     write(pair.there, **{"cells__a__result.json": "{}", "zzz__last": "1", "round-3__state": "3"})
     pair.sender.send()
@@ -127,11 +129,11 @@ def test_results_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_sending_takes_a_small_share_of_the_time(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
 
-    def slowly(parcel: Parcel) -> None:
+    def send_slowly(parcel: Parcel) -> None:
         pair.clock.now += 1.0
         pair.parcels.append(parcel)
 
-    pair.sender = FileSender(pair.there, slowly, pair.clock)
+    pair.sender = FileSender(pair.there, send_slowly, pair.clock)
     write(pair.there, rows="1")
     pair.sender.send_if_due()
     assert pair.clock.now == 1.0

@@ -1,4 +1,4 @@
-"""A run directory at a URL, which may have been left in the middle of being sent."""
+"""A mirror keeps a run directory at a URL, which may hold a transfer that was interrupted."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def fetched(url: str, home: Path) -> dict[str, str]:
     return read(home)
 
 
-def test_what_was_sent_is_there_for_the_next(url: str, tmp_path: Path) -> None:
+def test_the_next_run_finds_the_files_that_were_sent(url: str, tmp_path: Path) -> None:
     with local_directory(url, clock) as (path, mirror):
         assert mirror is not None
         assert path.name == "mine"
@@ -56,17 +56,17 @@ def test_what_was_sent_is_there_for_the_next(url: str, tmp_path: Path) -> None:
     assert not files.exists(f"{root}/cell/round-1/state")
 
 
-def test_a_path_is_itself(tmp_path: Path) -> None:
+def test_a_local_path_needs_no_mirror(tmp_path: Path) -> None:
     with local_directory(str(tmp_path / "run"), clock) as (path, mirror):
         assert path == tmp_path / "run"
         assert mirror is None
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_stopped_at_any_file_it_can_still_be_resumed(
+def test_a_transfer_that_stops_at_any_file_can_be_resumed(
     after: int, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint counts once it is complete, and never without the rows it was made from."""
+    """A checkpoint counts only when it is complete and its rows are there."""
     local = tmp_path / "local"
     mirror = Mirror(local, url, clock)
     write(local, {"rows": "1", "cell/round-1/a": "1", "cell/round-1/b": "1"})
@@ -101,7 +101,7 @@ def test_stopped_at_any_file_it_can_still_be_resumed(
     assert fetched(url, tmp_path / "third")["more"] == "3"
 
 
-def test_what_was_sent_in_vain_is_removed(url: str, tmp_path: Path) -> None:
+def test_files_outside_the_index_are_removed(url: str, tmp_path: Path) -> None:
     Mirror(tmp_path / "a", url, clock).send()
     with local_directory(url, clock) as (path, _):
         write(path, {"rows": "1"})
@@ -112,7 +112,7 @@ def test_what_was_sent_in_vain_is_removed(url: str, tmp_path: Path) -> None:
     assert not files.exists(f"{root}/orphan")
 
 
-def test_somebody_elses_files_are_left_alone(url: str, tmp_path: Path) -> None:
+def test_a_url_with_other_files_is_refused_and_not_written(url: str, tmp_path: Path) -> None:
     files, root = fsspec.core.url_to_fs(url)
     files.makedirs(root, exist_ok=True)
     files.pipe_file(f"{root}/theirs", b"1")
@@ -127,7 +127,7 @@ def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
 
 
 class Outage:
-    """Of a store: from now on, until it is mended."""
+    """A failure of the store, which lasts until `mended` is True."""
 
     def __init__(self, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
         put, self.mended = mirror._put, False
@@ -140,7 +140,7 @@ class Outage:
         monkeypatch.setattr(mirror, "_put", try_to_put)
 
 
-def test_what_cannot_be_sent_now_is_sent_later(
+def test_a_failed_transfer_is_retried(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = iter([0.0, *range(2, 1000, 20)])
@@ -149,14 +149,14 @@ def test_what_cannot_be_sent_now_is_sent_later(
         outage = Outage(mirror, monkeypatch)
         write(path, {"rows": "1"})
         mirror.send_if_due()
-        assert "quota exceeded; tried again" in caplog.text
+        assert "quota exceeded; the next attempt is in 30 s" in caplog.text
         outage.mended = True
         for _ in range(3):
             mirror.send_if_due()
         assert fetched(url, tmp_path / "there") == {"rows": "1"}
 
 
-def test_what_could_not_be_sent_at_all_is_kept(
+def test_a_run_that_cannot_be_sent_is_kept_on_this_machine(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -176,7 +176,7 @@ def test_what_could_not_be_sent_at_all_is_kept(
     assert str(kept) in str(e.value)
 
 
-def test_where_nothing_can_be_written_no_work_begins(tmp_path: Path) -> None:
+def test_no_work_begins_if_the_url_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(RunDirectoryError, match=r"--out file://.* cannot be written"),

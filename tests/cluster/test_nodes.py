@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, one of which is killed in the middle of a run."""
+"""Runs on a Ray cluster on this machine, while a node is killed or the driver ends."""
 
 import os
 import time
@@ -75,7 +75,7 @@ def cluster(nodes: Nodes) -> Iterator[Cluster]:
 
 
 class Meddling:
-    """Does something once, when every cell that is under way can go on from a later round."""
+    """A display that meddles once, as soon as a cell has a checkpoint after round 0."""
 
     def __init__(self, directory: RunDirectory, meddle: Callable[[], None]) -> None:
         self._directory, self._meddle = directory, meddle
@@ -115,7 +115,7 @@ def run(
     resume: bool = False,
     engine: str = "messages",
 ) -> bool:
-    """-> whether there was an opportunity to meddle."""
+    """Run the experiment; return whether `meddle` was called."""
     display = Meddling(RunDirectory(home), meddle)
     run_experiment(
         settings,
@@ -135,16 +135,16 @@ def run(
 
 
 def contents(home: Path) -> dict[str, bytes]:
-    """All of a run but what tells its time."""
+    """Return the content of all files of a run, except those that hold times."""
     timed = {"manifest.json", "summary.json", "result.json", ".lock"}
     found = (path for path in home.rglob("*") if path.is_file() and path.name not in timed)
     return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}
 
 
-def test_a_node_with_tasks_is_killed_and_another_joins(
+def test_tasks_of_a_killed_node_continue_on_a_node_that_joins(
     nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The only node that works is killed: what it did goes on where there was no node before."""
+    """The killed node is the only one that runs tasks, so they must move to the new one."""
     arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
     settings = experiment(hurry)
 
@@ -154,26 +154,26 @@ def test_a_node_with_tasks_is_killed_and_another_joins(
 
     executor = RayTaskExecutor(cluster, time.monotonic)
     assert run(settings, tmp_path / "disturbed", executor, arms, replace_the_node)
-    assert "goes on elsewhere" in caplog.text
+    assert "starts again from the files" in caplog.text
     run(settings, tmp_path / "whole", LocalExecutor(1), arms)
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_a_node_with_a_compiled_grid_is_killed(
+def test_a_compiled_grid_continues_after_its_node_is_killed(
     nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings, arms = read_settings(GRID), ["independent", "fedhql"]
     executor = RayTaskExecutor(cluster, time.monotonic)
     disturbed = partial(run, settings, tmp_path / "disturbed", executor, arms, engine="compiled")
     assert disturbed(meddle=nodes.replace_one)
-    assert "goes on elsewhere" in caplog.text
+    assert "starts again from the files" in caplog.text
     run(settings, tmp_path / "whole", LocalExecutor(1), arms, engine="compiled")
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
-def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    """From what had arrived; what was on its way when it was killed counts for nothing."""
+def test_a_driver_that_was_interrupted_can_be_resumed(cluster: Cluster, tmp_path: Path) -> None:
+    """It resumes from the files that had arrived completely, and ignores partial ones."""
     arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"
     settings, executor = experiment(hurry), RayTaskExecutor(cluster, time.monotonic)
 
@@ -191,22 +191,22 @@ def test_a_driver_that_was_ended_goes_on(cluster: Cluster, tmp_path: Path) -> No
     assert contents(tmp_path / "ended") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("kind_of_place", ["tasks", pytest.param("agents", marks=pytest.mark.slow)])
-def test_a_defect_of_an_agent_is_shown_and_not_tried_again(
-    kind_of_place: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what_runs", ["tasks", pytest.param("agents", marks=pytest.mark.slow)])
+def test_an_error_in_an_agent_is_shown_and_not_retried(
+    what_runs: str, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     executor: Executor = RayTaskExecutor(cluster, time.monotonic)
-    if kind_of_place == "agents":
+    if what_runs == "agents":
         executor = RayActorExecutor(cluster, jobs=1)
     with pytest.raises(WorkerFailed, match=r"(?s)agents\.py.*broken on purpose"):
         run(experiment(tmp_path / "hurry", "Broken"), tmp_path / "run", executor, ["fedhql"])
     assert caplog.text == ""
 
 
-def test_a_node_with_agents_is_killed(
+def test_agents_of_a_killed_node_continue_on_a_node_that_joins(
     nodes: Nodes, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All agents are on it, for only there is what they ask for."""
+    """Only the killed node has the resource that all agents ask for."""
     hurry = tmp_path / "hurry"
     settings = experiment(hurry, away=True)
 
@@ -216,7 +216,7 @@ def test_a_node_with_agents_is_killed(
 
     executor = RayActorExecutor(cluster, jobs=1)
     assert run(settings, tmp_path / "disturbed", executor, ["fedhql"], replace_the_node)
-    assert caplog.text.count("goes on from round-") == 1  # not lost again to the node that was
+    assert caplog.text.count("goes on from round-") == 1  # the agents were lost only once
     run(settings, tmp_path / "whole", LocalExecutor(1), ["fedhql"])
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 

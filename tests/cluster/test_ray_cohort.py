@@ -1,4 +1,4 @@
-"""Crews that want the same nodes of a Ray cluster on this machine."""
+"""Cohorts that compete for the nodes of a Ray cluster on this machine."""
 
 import time
 from collections import Counter
@@ -20,8 +20,8 @@ from fedhql.errors import AgentsLost
 from tests.cluster.agents import Sited
 from tests.cluster.nodes import Nodes
 
-CPUS = (3, 2)  # of the nodes that have any
-HEAD_START_SECONDS = 3.0  # for a cohort to take what it would take
+CPUS = (3, 2)  # of the nodes other than the head
+HEAD_START_SECONDS = 3.0  # enough for a waiting cohort to reserve what it can
 STATES = np.arange(4)
 
 
@@ -54,23 +54,23 @@ def test_agents_that_ask_for_nothing_are_spread_over_the_nodes_with_cores(
     with closing(gather(cluster, agents=6, cpus=0)) as cohort:
         cohort.save(tmp_path)
     found = Counter(path.read_text() for path in tmp_path.glob("*/node"))
-    assert sorted(found.values()) == [3, 3]  # and none on the head
+    assert sorted(found.values()) == [3, 3]  # none runs on the head
 
 
-def test_a_crew_that_waits_says_so_and_holds_nothing(
+def test_a_waiting_cohort_logs_a_warning_and_reserves_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cohort, "PATIENCE_SECONDS", HEAD_START_SECONDS / 2)
-    with ThreadPoolExecutor(1) as aside, closing(gather(cluster, agents=3, cpus=1)):
-        waiting = aside.submit(gather, cluster, agents=4, cpus=1)
+    with ThreadPoolExecutor(1) as thread, closing(gather(cluster, agents=3, cpus=1)):
+        waiting = thread.submit(gather, cluster, agents=4, cpus=1)
         time.sleep(HEAD_START_SECONDS)
         gather(cluster, agents=2, cpus=1).close()
         assert not waiting.done()
     waiting.result().close()
-    assert "4 of 4 agents are not there yet: they wait for 1 CPU; a node that" in caplog.text
+    assert "4 of 4 agents have not started yet: they wait for 1 CPU; a node that" in caplog.text
 
 
-def test_two_crews_with_room_for_one_both_finish(cluster: Cluster) -> None:
+def test_two_cohorts_both_finish_if_there_is_room_for_one(cluster: Cluster) -> None:
     both = Barrier(2)
 
     def work() -> int:
@@ -82,8 +82,8 @@ def test_two_crews_with_room_for_one_both_finish(cluster: Cluster) -> None:
         assert [each.result() for each in [threads.submit(work) for _ in range(2)]] == [4, 4]
 
 
-def test_agents_are_not_lost_again_to_the_node_that_was(nodes: Nodes, cluster: Cluster) -> None:
-    """For some seconds Ray takes the lost node for one that is alive."""
+def test_new_agents_are_not_placed_on_a_lost_node(nodes: Nodes, cluster: Cluster) -> None:
+    """Ray lists a lost node as alive for some seconds."""
     with closing(gather(cluster, agents=4, cpus=0)) as cohort:
         nodes.replace_one()
         with pytest.raises(AgentsLost):

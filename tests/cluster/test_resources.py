@@ -1,4 +1,4 @@
-"""What agents ask of a cluster, and what a cluster says to it. No Ray is needed here."""
+"""The resources that agents ask of a cluster, and the addresses of clusters. No Ray runs here."""
 
 import signal
 import subprocess
@@ -38,13 +38,13 @@ class Nodes(Cluster):
         return found
 
 
-def test_resources_are_kept_from_the_agent_and_from_its_bytes() -> None:
+def test_resources_are_no_option_of_the_agent_and_may_differ_on_resume() -> None:
     asking = read_settings(EXPERIMENT.format(text="{cpus = 2, gpus = 0.5, custom = {tpu = 1}}"))
     assert asking.agents[0].resources == Resources(cpus=2, gpus=0.5, custom={"tpu": 1})
     assert "resources" not in asking.agents[0].options
     assert read_settings(asking.as_toml()) == asking
     modest = read_settings(EXPERIMENT.format(text="{}"))
-    assert differing_keys(asking, modest) == []  # a run may go on on another cluster
+    assert differing_keys(asking, modest) == []  # a run may be resumed on another cluster
 
 
 @pytest.mark.parametrize(
@@ -54,30 +54,30 @@ def test_resources_are_kept_from_the_agent_and_from_its_bytes() -> None:
         ("{cpus = -1}", "agents.1.resources.cpus: -1 is wrong; allowed: a number >= 0"),
         ("{gpus = 'all'}", "agents.1.resources.gpus: 'all' is wrong; allowed: a number >= 0"),
         ("{custom = {tpu = 0}}", "agents.1.resources.custom.tpu: 0 is wrong; allowed: a table"),
-        ("{gpus = 1.5}", "1.5 GPU: allowed: up to 1, or whole ones"),
+        ("{gpus = 1.5}", "1.5 GPU: allowed: up to 1, or a whole number"),
         ("{cpus = 0.00001}", "1e-05 CPU: allowed: 0, or at least 0.0001"),
-        ("{custom = {CPU = 1}}", "CPU is Ray's own name; allowed: cpus, gpus, names of your own"),
+        ("{custom = {CPU = 1}}", "CPU is reserved by Ray; allowed: cpus, gpus, your own names"),
         ("3", "agents.1.resources: 3 is wrong; allowed: a table"),
     ],
 )
-def test_wrong_resources_are_refused_by_name(text: str, says: str) -> None:
+def test_wrong_resources_are_refused_with_their_key(text: str, says: str) -> None:
     with pytest.raises(SettingsError) as refused:
         read_settings(EXPERIMENT.format(text=text))
     assert says in str(refused.value)
 
 
-def test_how_many_crews_fit() -> None:
+def test_cohorts_at_once_counts_the_cohorts_that_fit() -> None:
     two = Nodes({"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0})
     assert two.cohorts_at_once([Resources(cpus=1)] * 4, at_most=9) == 2
     assert two.cohorts_at_once([Resources(cpus=1), Resources(gpus=1)], at_most=9) == 1
     assert two.cohorts_at_once([Resources()] * 100, at_most=9) == 9
 
 
-def test_what_cannot_fit_is_said() -> None:
+def test_agents_that_cannot_fit_are_refused_with_a_reason() -> None:
     one = Nodes({"CPU": 4.0}, {"CPU": 2.0})
     with pytest.raises(ClusterError, match=r"agents\.2\.resources: no node has 5 CPU.*4 CPU"):
         one.cohorts_at_once([Resources(), Resources(cpus=5)], at_most=9)
-    with pytest.raises(ClusterError, match="ask for 8 CPU together, and the cluster has 6 CPU"):
+    with pytest.raises(ClusterError, match="ask for 8 CPU together and the cluster has 6 CPU"):
         one.cohorts_at_once([Resources(cpus=2)] * 4, at_most=9)
     with pytest.raises(ClusterError, match=r"no node has 1 slow; .*: 2 CPU, 0 GPU, 3 fast$"):
         Nodes({"CPU": 2.0, "memory": 9.0, "fast": 3.0}).cohorts_at_once(
@@ -86,11 +86,13 @@ def test_what_cannot_fit_is_said() -> None:
     with pytest.raises(ClusterError, match=r"no node has 0\.001 CPU.*0 CPU"):
         Nodes({"away": 1.0}).cohorts_at_once([Resources()], at_most=9)
     two = Nodes({"CPU": 3.0}, {"CPU": 3.0})
-    with pytest.raises(ClusterError, match=r"6 CPU together, .* has 6 CPU, on nodes with no room"):
+    with pytest.raises(
+        ClusterError, match=r"6 CPU together .* has 6 CPU, but its nodes have no room"
+    ):
         two.cohorts_at_once([Resources(cpus=2)] * 3, at_most=9)
 
 
-def test_versions_that_differ_are_named_with_both() -> None:
+def test_a_version_that_differs_is_named_with_the_expected_one() -> None:
     here = versions_here()
     require_versions(here, here | {"more": "1"}, "elsewhere")
     with pytest.raises(ClusterError, match=r"node elsewhere .*numpy is 0\.1 and not") as refused:
@@ -113,18 +115,18 @@ def test_a_node_without_fedhql_can_read_its_versions() -> None:
     assert done.stdout.decode().strip() == versions_here()["numpy"], done.stderr.decode()
 
 
-def test_rays_client_protocol_is_refused() -> None:
+def test_an_address_of_rays_client_protocol_is_refused() -> None:
     with pytest.raises(SettingsError, match="ray start --address"), connected("ray://host:10001"):
         pass
 
 
-def test_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'fedhql\[ray\]'"), connected(None):
         pass
 
 
-def test_a_ray_that_does_not_start_leaves_sigterm_as_it_was(
+def test_the_sigterm_handler_is_restored_if_ray_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def init(**options: object) -> None:
@@ -133,7 +135,9 @@ def test_a_ray_that_does_not_start_leaves_sigterm_as_it_was(
 
     ray = SimpleNamespace(init=init, shutdown=lambda: None)
     monkeypatch.setattr(session, "import_ray", lambda: ray)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "one")  # or it would leave one here
+    monkeypatch.setenv(
+        "RAY_AUTH_TOKEN", "one"
+    )  # otherwise `connected` would set one in this process
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(ClusterError, match="no room for it"), connected(None):
@@ -144,21 +148,21 @@ def test_a_ray_that_does_not_start_leaves_sigterm_as_it_was(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nobody.invalid:6379"])
-def test_an_address_where_nobody_listens(address: str) -> None:
+def test_an_address_that_does_not_answer_is_refused(address: str) -> None:
     with (
-        pytest.raises(ClusterError, match=f"--address {address}: nobody answers"),
+        pytest.raises(ClusterError, match=f"--address {address}: no answer"),
         connected(address),
     ):
         pass
 
 
 @pytest.mark.parametrize("address", ["nonsense", "local", ":6379", "10.0.0.1:port"])
-def test_what_is_no_address(address: str) -> None:
+def test_a_malformed_address_is_refused(address: str) -> None:
     with pytest.raises(SettingsError, match="allowed: HOST:PORT, or auto"), connected(address):
         pass
 
 
-def test_what_a_killed_run_left_goes_and_nothing_else(tmp_path: Path) -> None:
+def test_scratch_removes_only_directories_of_killed_runs(tmp_path: Path) -> None:
     killed, running, strange = (tmp_path / f"ours-{name}" for name in ("a", "b", "c"))
     for home in (killed, running, strange):
         (home / "session_1").mkdir(parents=True)
@@ -169,7 +173,7 @@ def test_what_a_killed_run_left_goes_and_nothing_else(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {
             "else",
             running.name,
-            strange.name,  # somebody may be about to lock it
+            strange.name,  # another process may be about to lock it
             made.name,
         }
         with scratch("ours-", tmp_path):

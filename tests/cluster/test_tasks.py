@@ -1,4 +1,4 @@
-"""What becomes of a task that is lost. No Ray runs here."""
+"""Tasks that are lost. These tests start no Ray."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from fedhql.errors import ClusterError, FedHQLError
 
 
 def running(home: Path) -> _Running:
-    each = _Running(Task("part 1 of 2", lambda files: iter(())), home, home / "aside")
-    each._receiver = FileReceiver(home, home / "aside", [])
+    each = _Running(Task("part 1 of 2", lambda files: iter(())), home, home / "staging")
+    each._receiver = FileReceiver(home, home / "staging", [])
     return each
 
 
@@ -22,26 +22,26 @@ def checkpoint(each: _Running, number: int) -> None:
     each.receive(Parcel([(path, b"state")], frozenset([path])))
 
 
-def test_a_task_that_gets_no_further_is_given_up(tmp_path: Path) -> None:
+def test_a_task_without_new_checkpoints_is_given_up(tmp_path: Path) -> None:
     each = running(tmp_path)
     checkpoint(each, 0)
     for _ in range(MOST_LOSSES - 1):
         each.note_loss("NodeDiedError")
-        checkpoint(each, 0)  # again: it began anew
+        checkpoint(each, 0)  # the same one: the task started again
     with pytest.raises(FedHQLError, match=r"part 1 of 2 was lost 5 times .* NodeDiedError"):
         each.note_loss("NodeDiedError")
 
 
-def test_a_task_that_gets_further_is_not(tmp_path: Path) -> None:
+def test_a_task_with_new_checkpoints_is_not_given_up(tmp_path: Path) -> None:
     each = running(tmp_path)
     for number in range(3 * MOST_LOSSES):
         checkpoint(each, number)
         each.note_loss("NodeDiedError")
 
 
-def test_a_node_that_cannot_load_a_task_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be the same the next time; a node that died is one."""
-    errors: Any = ray.exceptions  # their constructors have no types
+def test_a_node_that_cannot_load_a_task_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry would fail in the same way. A node that died is a loss, which is retried."""
+    errors: Any = ray.exceptions  # their constructors are untyped
     defect = errors.RayTaskError("_run_one", "", ModuleNotFoundError("No module named 'mine'"))
     for error, kind in ((defect, ClusterError), (errors.NodeDiedError("gone"), Lost)):
 

@@ -1,1 +1,1 @@
-"""Ray: a federation's agents as actors, and a sweep's work as tasks, over a cluster."""
+"""Ray clusters: the agents of a federation run as actors, and the cells of a run as tasks."""

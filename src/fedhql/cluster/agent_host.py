@@ -1,4 +1,4 @@
-"""An agent in a Ray actor: what runs where the agent lives."""
+"""The Ray actor that hosts one agent."""
 
 import pickle
 import tempfile
@@ -14,19 +14,24 @@ from fedhql.federation.cohort import checked_answer, require_contract
 
 
 class AgentHost:
-    """One agent. Arrays come and go as bytes, packed once for all agents: Ray passes those on as
-    they are, where it would serialise arrays anew for every agent.
+    """Host one agent in a Ray actor.
+
+    Arrays travel as bytes that are packed once for all agents. Ray passes bytes on unchanged, but
+    would serialise arrays again for every agent.
     """
 
     def __init__(self, name: str, action_count: int) -> None:
-        """Nothing that can fail: an exception here would reach nobody whole."""
+        """Do nothing that can fail: Ray does not pass on an exception from here in full."""
         self._name, self._action_count = name, action_count
         self._agent: Any = None
 
     def build(
         self, build: Callable[[], BlackBoxAgent], versions: dict[str, str]
     ) -> tuple[bool, bool, str]:
-        """-> whether the agent can be saved and kept, and its class."""
+        """Build the agent and check it against the contract.
+
+        Return whether it can be saved, whether it can be kept, and the name of its class.
+        """
         require_versions(versions)
         self._agent = build()
         require_contract(self._name, self._agent)
@@ -54,8 +59,8 @@ class AgentHost:
             self._agent.restore(Path(home))
 
     def keep(self) -> dict[str, bytes]:
-        whole = not isinstance(self._agent, Exportable)
-        return self._files_of(self._agent.save if whole else self._agent.export)
+        exportable = isinstance(self._agent, Exportable)
+        return self._files_of(self._agent.export if exportable else self._agent.save)
 
     def diagnostics(self) -> dict[str, float]:
         return self._agent.diagnostics() if isinstance(self._agent, Diagnosable) else {}
@@ -65,7 +70,7 @@ class AgentHost:
             self._agent.close()
 
     def _files_of(self, write: Callable[[Path], None]) -> dict[str, bytes]:
-        """No file system is shared with whoever asks."""
+        """Return the files that `write` creates: the caller has no access to this file system."""
         with tempfile.TemporaryDirectory(prefix="fedhql-") as home:
             write(Path(home))
             return read_files(Path(home))
@@ -76,7 +81,7 @@ def pack(*arrays: np.ndarray[Any, Any]) -> bytes:
 
 
 def read_files(home: Path) -> dict[str, bytes]:
-    """Everything below a directory, by relative path."""
+    """Return the content of every file below a directory, by relative path."""
     found = sorted(path for path in home.rglob("*") if path.is_file())
     return {path.relative_to(home).as_posix(): path.read_bytes() for path in found}
 

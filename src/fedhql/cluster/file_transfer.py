@@ -1,9 +1,8 @@
-"""Files of work on another machine, as they change, into the run directory they belong to.
+"""Copy the files of work on another machine into the run directory, as they change.
 
-No file system is shared. What is sent is whole or has no effect: files are put aside as they
-arrive, and take their places when the sender says that it has sent all of this moment. Rows and
-exported agents go first, then checkpoints, then results: a checkpoint is never newer than the rows
-it counts on.
+The machines share no file system. The receiver stages the files that arrive. It moves them into
+place when the sender reports that all changes so far are sent. Rows and exported agents are moved
+first, then checkpoints, then results. So a checkpoint is never newer than the rows it refers to.
 """
 
 import shutil
@@ -19,20 +18,20 @@ from fedhql.storage.files import locked, sync
 PARCEL_BYTES = 8 * 2**20
 MIN_PAUSE_SECONDS = 1.0
 
-Signature = tuple[int, int, int]  # inode, size, time of change
+Signature = tuple[int, int, int]  # inode, size, modification time
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Pieces of files, in order: many small files in one message, a large one in several."""
+    """Pieces of files, in order. One parcel holds many small files; a large file takes several."""
 
     pieces: Sequence[tuple[str, bytes]]  # path, content
-    # With the last one: all that has changed until now is sent; these files exist, and no others.
+    # Only in the last parcel of a transfer: the paths of all files that the sender has.
     whole: frozenset[str] | None = None
 
 
 class FileSender:
-    """Sends what changes below a directory, from the process that changes it."""
+    """Send the files that change below a directory, from the process that changes them."""
 
     def __init__(
         self, home: Path, send: Callable[[Parcel], None], clock: Callable[[], float]
@@ -42,7 +41,7 @@ class FileSender:
         self._pacing = Pacing(clock, min_pause=MIN_PAUSE_SECONDS)
 
     def send_if_due(self) -> None:
-        """Whether waiting since the last time has paid for this one."""
+        """Send the changes if enough time has passed since the last transfer."""
         if self._pacing.due():
             self.send()
 
@@ -68,48 +67,52 @@ class FileSender:
 
 
 class FileReceiver:
-    """Puts them where they belong in `home`; what is not complete yet waits in `aside`."""
+    """Move received files into `home`. Until a transfer is complete, its files are in `staging`."""
 
-    def __init__(self, home: Path, aside: Path, paths: Iterable[str]) -> None:
-        """`paths` are the files the sender began with."""
-        self._home, self._aside, self._known = home, aside, set(paths)
-        shutil.rmtree(aside, ignore_errors=True)
+    def __init__(self, home: Path, staging: Path, paths: Iterable[str]) -> None:
+        """Clear `staging`; `paths` are the files that the sender started with."""
+        self._home, self._staging, self._known = home, staging, set(paths)
+        shutil.rmtree(staging, ignore_errors=True)
         self._arrived: set[str] = set()
 
     def receive(self, parcel: Parcel) -> bool:
-        """-> whether there is a checkpoint now that has not been there before."""
+        """Stage a parcel; return True if it completes a transfer that holds a new checkpoint."""
         for path, content in parcel.pieces:
-            (self._aside / path).parent.mkdir(parents=True, exist_ok=True)
-            with (self._aside / path).open("ab" if path in self._arrived else "wb") as file:
+            (self._staging / path).parent.mkdir(parents=True, exist_ok=True)
+            with (self._staging / path).open("ab" if path in self._arrived else "wb") as file:
                 file.write(content)
             self._arrived.add(path)
         return parcel.whole is not None and self._put_in_place(parcel.whole)
 
     def _put_in_place(self, paths: frozenset[str]) -> bool:
-        further = False
+        has_new_checkpoint = False
         for path in self._arrived:
-            sync(self._aside / path)
-        for path in sorted(self._arrived, key=_turn):
+            sync(self._staging / path)
+        for path in sorted(self._arrived, key=_moving_order):
             unit = _unit(path)
-            if not (self._aside / unit).exists():  # its checkpoint has been moved as one
+            if not (self._staging / unit).exists():  # it was moved with the rest of its checkpoint
                 continue
-            further |= unit != path and not (self._home / unit).exists()
+            has_new_checkpoint |= unit != path and not (self._home / unit).exists()
             (self._home / unit).parent.mkdir(parents=True, exist_ok=True)
-            if (self._home / unit).is_dir():  # the same round, from who went on from before it
+            if (self._home / unit).is_dir():  # an earlier attempt reached this round, too
                 shutil.rmtree(self._home / unit)
-            (self._aside / unit).rename(self._home / unit)
+            (self._staging / unit).rename(self._home / unit)
         for path in self._known - paths:
             (self._home / path).unlink(missing_ok=True)
             _remove_empty(self._home / path, self._home)
         self._known, self._arrived = set(paths), set()
-        return further
+        return has_new_checkpoint
 
 
 @contextmanager
 def scratch(prefix: str, home: Path) -> Iterator[Path]:
-    """A directory for a while. Those of processes that were killed go: their locks are free."""
+    """Yield a temporary directory; first remove those that killed processes left behind.
+
+    A running process holds the lock of its directory, so a directory with a free lock is unused.
+    """
     for lock in home.glob(f"{prefix}*/.lock"):
-        with suppress(OSError), locked(lock.parent, wait=False):  # else it is in use, or not ours
+        # OSError: the directory is in use, or belongs to another user.
+        with suppress(OSError), locked(lock.parent, wait=False):
             shutil.rmtree(lock.parent, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=home, ignore_cleanup_errors=True) as made,
@@ -119,7 +122,7 @@ def scratch(prefix: str, home: Path) -> Iterator[Path]:
 
 
 def files_below(home: Path, parts: Iterable[str]) -> dict[str, bytes]:
-    """What some parts of a run directory hold, by relative path."""
+    """Return the content of the files in some parts of a run directory, by relative path."""
     found = (path for part in parts for path in sorted((home / part).rglob("*")))
     return {name: (home / name).read_bytes() for name in _visible(home, found)}
 
@@ -130,34 +133,37 @@ def signatures(home: Path) -> dict[str, Signature]:
 
 
 def _visible(home: Path, paths: Iterable[Path]) -> list[str]:
-    """Without locks and what is being written: their names, or their directories', have a dot."""
+    """Return the relative paths of the files that are not hidden.
+
+    The names of locks, and of files and directories that are being written, start with a dot.
+    """
     relative = [path.relative_to(home) for path in paths if path.is_file()]
     return [p.as_posix() for p in relative if not any(part.startswith(".") for part in p.parts)]
 
 
 def _pieces(path: Path) -> Iterable[bytes]:
     with path.open("rb") as file:
-        yield file.read(PARCEL_BYTES)  # once, if empty
+        yield file.read(PARCEL_BYTES)  # an empty file is one empty piece
         while content := file.read(PARCEL_BYTES):
             yield content
 
 
 def _unit(path: str) -> str:
-    """What is moved as one: a checkpoint's directory, or the file itself."""
+    """Return what is moved in one step: the directory of a checkpoint, or the file itself."""
     parts = path.split("/")
     rounds = [n for n, part in enumerate(parts) if part.startswith("round-")]
     return "/".join(parts[: rounds[0] + 1]) if rounds else path
 
 
-def _turn(path: str) -> tuple[int, str]:
-    """Whatever another file counts on comes before it."""
+def _moving_order(path: str) -> tuple[int, str]:
+    """Return a sort key that puts every file after the files it refers to."""
     if _unit(path) != path:
         return 1, path
     return (2 if path.endswith("result.json") else 0), path
 
 
 def _remove_empty(path: Path, home: Path) -> None:
-    """The directories a removed file leaves empty; a lock there is nobody's any more."""
+    """Remove the directories that a removed file leaves empty, with their unused locks."""
     for parent in path.parents:
         if parent == home or not parent.is_dir():
             return

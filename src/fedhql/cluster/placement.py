@@ -1,33 +1,33 @@
-"""Places for a cohort's agents on a cluster's nodes: what is reserved, and for how many cohorts."""
+"""Placement bundles for the agents of a cohort, and how many cohorts fit on the nodes."""
 
 from collections.abc import Mapping, Sequence
 
 from fedhql.cluster.resources import LEAST_CPU, Resources
 
-Amounts = Mapping[str, float]  # by Ray's names of resources
+Amounts = Mapping[str, float]  # by Ray's names of the resources
 
-RAYS_UNITS = 10_000  # in one of anything: Ray counts in whole units, so that sums are exact
+RAYS_UNITS = 10_000  # per 1.0 of a resource: Ray counts in whole units, so sums are exact
 
 
 def bundles_for(
     agents: Sequence[Resources], nodes: Sequence[Amounts]
 ) -> tuple[list[Amounts], list[int]]:
-    """-> what to reserve, each on a single node, and which of it is each agent's.
+    """Return the bundles to reserve, each on one node, and the index of each agent's bundle.
 
-    Who asks for something has a bundle of their own. The others share, as many bundles as there are
-    nodes with cores: Ray puts those on different nodes. If each had its own, all but the first few
-    would go to the one node with the most free cores.
+    An agent that asks for resources gets its own bundle. The other agents share as many bundles as
+    there are nodes with cores, and Ray puts those on different nodes. If each had its own bundle,
+    all but the first few would go to the one node with the most free cores.
     """
     bundles: list[Amounts] = [agent.demanded() for agent in agents if agent.demanded()]
-    own, modest = len(bundles), sum(1 for agent in agents if not agent.demanded())
-    shared = min(modest, max(1, sum(1 for node in nodes if node.get("CPU"))))
-    bundles += [{"CPU": LEAST_CPU * len(range(n, modest, shared))} for n in range(shared)]
-    of_asking, of_modest = iter(range(own)), (own + n % shared for n in range(modest))
-    return bundles, [next(of_asking if agent.demanded() else of_modest) for agent in agents]
+    own, sharing = len(bundles), sum(1 for agent in agents if not agent.demanded())
+    shared = min(sharing, max(1, sum(1 for node in nodes if node.get("CPU"))))
+    bundles += [{"CPU": LEAST_CPU * len(range(n, sharing, shared))} for n in range(shared)]
+    next_own, next_shared = iter(range(own)), (own + n % shared for n in range(sharing))
+    return bundles, [next(next_own if agent.demanded() else next_shared) for agent in agents]
 
 
 def cohorts_that_fit(bundles: Sequence[Amounts], nodes: Sequence[Amounts], at_most: int) -> int:
-    """How many cohorts with these bundles fit on empty nodes, one cohort after the other."""
+    """Return how many cohorts with these bundles fit on empty nodes, at most `at_most`."""
     free = [_in_units(node) for node in nodes]
     wanted = sorted((_in_units(bundle) for bundle in bundles), key=_scarcity, reverse=True)
     for cohorts in range(at_most):
@@ -41,10 +41,11 @@ def cohorts_that_fit(bundles: Sequence[Amounts], nodes: Sequence[Amounts], at_mo
 def _after_one_more(
     wanted: Sequence[dict[str, int]], free: Sequence[dict[str, int]]
 ) -> list[dict[str, int]] | None:
-    """What is left, if everything wanted fits.
+    """Return what is left on the nodes after one more cohort, or None if it does not fit.
 
-    Chosen as Ray does with SPREAD, from the largest on, for another choice would promise what Ray
-    does not find: a node without any of them if there is one, and of those the emptiest.
+    Place the bundles as Ray's SPREAD strategy does: the largest first, each on the emptiest node,
+    if possible one without a bundle of this cohort. Another order could promise cohorts that Ray
+    cannot place.
     """
     left, used = [dict(node) for node in free], set[int]()
     for bundle in wanted:
@@ -64,7 +65,7 @@ def fits(bundle: Amounts, node: Amounts) -> bool:
 
 
 def _scarcity(bundle: dict[str, int]) -> tuple[int, list[tuple[str, int]], int]:
-    """Ray bundles GPUs first, then a node's own resources, then CPUs; of each the most first."""
+    """Return Ray's sort key for bundles: first GPUs, then custom resources, then CPUs."""
     custom = sorted(item for item in bundle.items() if item[0] not in ("CPU", "GPU"))
     return bundle.get("GPU", 0), custom, bundle.get("CPU", 0)
 

@@ -1,4 +1,4 @@
-"""Agents as Ray actors, one each, behind the same seam as agents in this process."""
+"""A cohort whose agents are Ray actors, with the interface of a cohort in this process."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +32,13 @@ from fedhql.threads import ONE_THREAD
 log = logging.getLogger(__name__)
 
 LOST = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError)
-MOST_BYTES_IN_A_CALL = 100_000  # Ray's own limit is 100 KiB
-PARTING_SECONDS = 5.0
-PATIENCE_SECONDS = 60.0  # until somebody is told that agents wait for a place
+MOST_BYTES_IN_A_CALL = 100_000  # Ray sends up to 100 KiB along with a call
+PARTING_SECONDS = 5.0  # for all agents to close
+PATIENCE_SECONDS = 60.0  # before a warning says that agents have not started
 
 
 class RayCohort:
-    """N agents, each in an actor of its own. If one is lost, so are all: `AgentsLost`."""
+    """N agents, each in its own actor. If one actor is lost, calls raise `AgentsLost`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RayCohort:
         # A node has to grant its bundle, so a dead node that Ray still lists gets no actor.
         bundles, bundle_of = bundles_for(resources, nodes_alive())
         self._bundles: Any = placement_group(bundles, strategy="SPREAD")
-        # No restarts by Ray: an agent that begins anew while the others go on is another run.
+        # Ray must not restart an actor: one new agent among trained ones would be another run.
         host = ray.remote(max_restarts=0, max_task_retries=0)(AgentHost)
         self._hosts: list[Any] = [
             host.options(
@@ -84,7 +84,7 @@ class RayCohort:
     def self_learn(self, env_steps: int) -> None:
         learning = [host.self_learn.remote(env_steps) for host in self._hosts]
         while learning:
-            with self._blaming():
+            with self._errors_as_ours():
                 (done, *_), learning = ray.wait(learning)
                 ray.get(done)
             self._on_self_learned(env_steps)
@@ -130,33 +130,33 @@ class RayCohort:
         return list(self._results([host.diagnostics.remote() for host in self._hosts]))
 
     def close(self) -> None:
-        """The agents first, then the actors, also those that are gone or still on their way."""
+        """Close the agents, then end all actors, even those that are lost or still starting."""
         closing = [host.close.remote() for host in self._hosts]
         try:
             ray.get(closing, timeout=PARTING_SECONDS)
         except RayTaskError as error:
             log.warning("an agent could not be closed: %s", error)
         except (*LOST, GetTimeoutError) as error:
-            log.debug("while agents were closed: %s", error)
+            log.debug("not all agents could be closed: %s", error)
         for host in self._hosts:
             ray.kill(host)
         self._hosts = []
         remove_placement_group(self._bundles)
 
     def _placed(self, building: list[Any], resources: Sequence[Resources]) -> list[Any]:
-        """Wait for a place for every agent, however long it takes, but not silently."""
-        with self._blaming():
+        """Wait until every agent is built; log a warning if that takes long."""
+        with self._errors_as_ours():
             _, waiting = ray.wait(building, num_returns=len(building), timeout=PATIENCE_SECONDS)
         if waiting:
             asks = sorted({in_words(each.reserved()) for each in resources})
-            has_places = placement_group_table(self._bundles)["state"] == "CREATED"
+            is_reserved = placement_group_table(self._bundles)["state"] == "CREATED"
             log.warning(
-                "%d of %d agents are not there yet%s",
+                "%d of %d agents have not started yet%s",
                 len(waiting),
                 len(building),
                 ""
-                if has_places
-                else f": they wait for {' or '.join(asks)}; a node that joins is used",
+                if is_reserved
+                else f": they wait for {' or '.join(asks)}; a node that joins will be used",
             )
         return self._results(building)
 
@@ -164,15 +164,15 @@ class RayCohort:
         return self._results([reference])[0]
 
     def _results(self, references: Sequence[Any]) -> list[Any]:
-        with self._blaming():
+        with self._errors_as_ours():
             return list(ray.get(references))
 
     def _values(self, answer: bytes) -> Values:
         return np.frombuffer(answer, dtype=np.float32).reshape(-1, self._action_count).copy()
 
     @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """What went wrong over there, as what it would be here."""
+    def _errors_as_ours(self) -> Iterator[None]:
+        """Raise a FedHQLError of an actor as it is, and AgentsLost if an actor is lost."""
         try:
             yield
         except RayTaskError as error:
@@ -184,7 +184,7 @@ class RayCohort:
 
 
 def _for_all(packed: bytes) -> Any:
-    """Ray sends small arguments along with a call; it would store large ones once for each."""
+    """Return an argument for calls to all actors; a large one is stored once, for all calls."""
     return packed if len(packed) <= MOST_BYTES_IN_A_CALL else ray.put(packed)
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster for as long as a run lasts: joined, or started here and gone afterwards."""
+"""Join a Ray cluster for the duration of a run, or start a local one that ends with the run."""
 
 import logging
 import os
@@ -19,46 +19,46 @@ from fedhql.cluster.versions import require_versions, versions_here
 from fedhql.errors import ClusterError, MissingExtra, SettingsError
 
 CONNECT_SECONDS = 10
-OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray; what does not fit goes to its disk
-SCRATCH_HOME = Path("/tmp")  # because the path of a socket has to be short
+OBJECT_STORE_BYTES = 256 * 2**20  # of a local Ray, which moves to disk what does not fit
+SCRATCH_HOME = Path("/tmp")  # the path of a Unix socket must be short
 SCRATCH_PREFIX = "fedhql-ray-"
 
 RAYS_OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what its daemons would print here; their logs have it
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who asked for no GPU sees none
-    "RAY_worker_niceness": "0",  # as with other engines; it would be 15
-    "RAY_raylet_start_wait_time_s": "300",  # on a busy machine 30 seconds are not enough
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # hide what Ray's daemons print; their logs have it
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a worker that asked for no GPU sees none
+    "RAY_worker_niceness": "0",  # as with other engines; Ray's default is 15
+    "RAY_raylet_start_wait_time_s": "300",  # Ray's default of 30 is too short on a busy machine
 }
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What this process is connected to."""
+    """The Ray cluster that this process is connected to."""
 
     address: str
-    versions: dict[str, str]  # those every node must have
+    versions: dict[str, str]  # every node must have these
 
     def nodes(self) -> list[dict[str, float]]:
-        """The resources of each node that is alive now."""
+        """Return the resources of each node that is alive now."""
         return nodes_alive()
 
     def total(self, resource: str) -> float:
         return sum(node.get(resource, 0.0) for node in self.nodes())
 
     def facts(self) -> dict[str, Any]:
-        """For a run's manifest."""
+        """Return the size of the cluster, for the manifest of a run."""
         cpus, gpus = int(self.total("CPU")), int(self.total("GPU"))
         return {"nodes": len(self.nodes()), "cpus": cpus, "gpus": gpus}
 
     def cohorts_at_once(self, agents: Sequence[Resources], at_most: int) -> int:
-        """How many cells' agents fit side by side; an error if not even one cell's do."""
+        """Return how many cohorts fit at once, up to `at_most`; raise ClusterError if none fits."""
         nodes = self.nodes()
         for number, agent in enumerate(agents, start=1):
             if not any(fits(agent.reserved(), node) for node in nodes):
                 raise ClusterError(
                     f"agents.{number}.resources: no node has {in_words(agent.reserved())}; the "
-                    f"largest there are: {in_words(_largest(nodes))}"
+                    f"largest amounts on any node: {in_words(_largest(nodes))}"
                 )
         bundles, _ = bundles_for(agents, nodes)
         cohorts = cohorts_that_fit(bundles, nodes, at_most)
@@ -66,16 +66,19 @@ class Cluster:
             wanted = _sums(bundles)
             there = {name: amount for name, amount in _sums(nodes).items() if name in wanted}
             raise ClusterError(
-                f"the agents ask for {in_words(wanted)} together, and the cluster has "
-                f"{in_words(there)}, on nodes with no room for all of them at once; add nodes, or "
-                "ask for less in agents.resources"
+                f"the agents ask for {in_words(wanted)} together and the cluster has "
+                f"{in_words(there)}, but its nodes have no room for all agents at once; add nodes, "
+                "or ask for less in agents.resources"
             )
         return cohorts
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Cluster]:
-    """Join the cluster at `address`, or start one here that ends with this block."""
+    """Join the cluster at `address`, or start a local one that ends with this block.
+
+    Raise SettingsError if the address is wrong, and ClusterError if the cluster cannot be used.
+    """
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
@@ -85,9 +88,9 @@ def connected(address: str | None) -> Iterator[Cluster]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     with ExitStack() as stack:
         if address is None:
-            _with_token_of_ours()
+            _set_token()
             options |= {
-                "address": "local",  # whatever RAY_ADDRESS says
+                "address": "local",  # so that Ray ignores RAY_ADDRESS
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_node_ip_address": "127.0.0.1",
@@ -99,29 +102,35 @@ def connected(address: str | None) -> Iterator[Cluster]:
         try:
             with _quiet(), _own_signals():
                 context = ray.init(**options)
-        except Exception as error:  # Ray raises what it likes, also Exception itself
+        except Exception as error:  # Ray raises many types, even Exception itself
             what = f"--address {address}" if address else "a local Ray cannot be started"
-            hint = "; if the cluster asks for a token: RAY_AUTH_MODE=token" if address else ""
+            hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token" if address else ""
             raise ClusterError(f"{what}: {error}{hint}") from error
         cluster = Cluster(context.address_info["gcs_address"], versions_here())
         if address is not None:
             if address == "auto" and SCRATCH_PREFIX in context.address_info["session_dir"]:
                 raise ClusterError(
-                    "--address auto: there is no cluster but the private one of another fedhql; "
+                    "--address auto: the only cluster here is a private one of another fedhql run; "
                     "start one (ray start --head), or give HOST:PORT"
                 )
-            _require_alike_nodes(cluster)
+            _require_same_versions(cluster)
         yield cluster
 
 
-def _with_token_of_ours() -> None:
-    """Ray would leave one in the user's home, which every later `ray start` then asks for."""
+def _set_token() -> None:
+    """Set a token for a local Ray, unless the user has set one.
+
+    Otherwise Ray would leave one in the user's home, and every later `ray start` would ask for it.
+    """
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # for the processes that we start, too
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # processes that we start inherit it
 
 
 def _reachable(address: str) -> str:
-    """As it is. Where nobody listens Ray would try for a quarter of an hour, and aloud."""
+    """Return the address, or raise ClusterError if it does not accept connections.
+
+    Ray itself would retry for a quarter of an hour and print messages.
+    """
     if address == "auto":
         return address
     host, _, port = address.rpartition(":")
@@ -131,8 +140,8 @@ def _reachable(address: str) -> str:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterError(
-            f"--address {address}: nobody answers there ({error}); `ray status` on the head node "
-            "tells its address"
+            f"--address {address}: no answer ({error}); `ray status` on the head node shows its "
+            "address"
         ) from error
     return address
 
@@ -150,7 +159,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """While Ray is loaded and starts: nothing is reported to anybody, and nothing is printed."""
+    """Set RAYS_OWN while Ray is loaded or starts: it then reports no usage and prints nothing."""
     before = {name: os.environ.get(name) for name in RAYS_OWN}
     os.environ.update(RAYS_OWN)
     try:
@@ -165,7 +174,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """SIGTERM stays what it was: Ray would answer it with a stack trace on stderr."""
+    """Restore the SIGTERM handler: the one that Ray sets prints a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -174,8 +183,8 @@ def _own_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _require_alike_nodes(cluster: Cluster) -> None:
-    """Ask every node for its versions."""
+def _require_same_versions(cluster: Cluster) -> None:
+    """Ask every node for its versions; raise ClusterError if they differ from ours."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -191,7 +200,7 @@ def _require_alike_nodes(cluster: Cluster) -> None:
         try:
             found = ray.get(answer)
         except ray.exceptions.RayError:
-            continue  # gone, or busy dying; whoever works there later is asked again
+            continue  # the node is lost; workers check their versions again
         require_versions(cluster.versions, found, node["NodeManagerAddress"])
 
 
@@ -200,7 +209,7 @@ def _alive() -> list[dict[str, Any]]:
 
 
 def nodes_alive() -> list[dict[str, float]]:
-    """The resources of each."""
+    """Return the resources of each node that is alive."""
     return [node["Resources"] for node in _alive()]
 
 
@@ -213,7 +222,7 @@ def _sums(all_amounts: Sequence[Amounts]) -> dict[str, float]:
 
 
 def _largest(nodes: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of what an agent can ask for."""
+    """Return the largest amount on any node, for each resource that an agent can ask for."""
     names = ["CPU", "GPU", *sorted({name for node in nodes for name in node} - {"CPU", "GPU"})]
     rays_own = ("node:", "memory", "object_store_memory", "accelerator_type:")
     return {

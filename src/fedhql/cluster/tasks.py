@@ -1,4 +1,4 @@
-"""Work as Ray tasks: anywhere on the cluster, with its files here; lost, it goes on elsewhere."""
+"""Run work as Ray tasks on any node and collect its files here; restart tasks that are lost."""
 
 import logging
 import shutil
@@ -17,30 +17,32 @@ from fedhql.errors import ClusterError, FedHQLError
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 60.0  # until somebody is told that tasks wait for a place
-MOST_LOSSES = 5  # of one task, with no new checkpoint in between
-ARRIVING = ".arriving"  # in the run directory: files that are not complete yet
-BUFFERED_MESSAGES = 16  # of a task, before it waits for us
+PATIENCE_SECONDS = 60.0  # before a warning says that no task has started
+MOST_LOSSES = 5  # of one task, without a new checkpoint in between
+ARRIVING = ".arriving"  # staging directory inside the run directory
+BUFFERED_MESSAGES = 16  # of one task, before it waits for the driver
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something to do with some parts of a run directory, which are brought to it."""
+    """Work on some parts of a run directory, which are copied to the node that runs it."""
 
     name: str
-    # Called where the task runs with the files it begins with; what it gives are messages.
+    # Called on the node with the files to start from; returns an iterator of messages.
     messages: Callable[[dict[str, bytes]], Iterator[Any]]
     parts: Sequence[str] = ()
-    options: dict[str, Any] = field(default_factory=dict)  # Ray's: num_cpus, num_gpus
+    options: dict[str, Any] = field(
+        default_factory=dict
+    )  # Ray's options, such as num_cpus and num_gpus
 
 
 class _Finished:
-    """A task's last message."""
+    """The last message of a task that has finished."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A task's last message, if its work was ended from outside and may be tried elsewhere."""
+    """The last message of a task that was ended from outside and may be tried again."""
 
     why: str
 
@@ -51,10 +53,10 @@ def run_tasks(
     versions: dict[str, str],
     on_message: Callable[[Any], None],
 ) -> None:
-    """Run all, as many at a time as there is room for, also on nodes that join meanwhile.
+    """Run all tasks, as many at a time as the nodes have room for. Nodes may join meanwhile.
 
-    The first failure ends them all and is raised. A node or process that is lost is no failure: its
-    task begins again with the files that have arrived.
+    The first failure ends all tasks and is raised. The loss of a node or process is no failure: its
+    task starts again from the files that have arrived.
     """
     running: dict[Any, _Running] = {}
 
@@ -68,7 +70,7 @@ def run_tasks(
             start(_Running(task, home, home / ARRIVING / str(number)))
         if running and not ray.wait(list(running), timeout=PATIENCE_SECONDS)[0]:
             log.warning(
-                "no task has begun yet: no node has room for one; a node that joins is used"
+                "no task has started yet: no node has room for one; a node that joins will be used"
             )
         while running:
             ready, _ = ray.wait(list(running))
@@ -89,16 +91,16 @@ def run_tasks(
 
 
 class _Running:
-    """A task, through all its attempts."""
+    """A task with all its attempts."""
 
-    def __init__(self, task: Task, home: Path, aside: Path) -> None:
-        self._task, self._home, self._aside = task, home, aside
+    def __init__(self, task: Task, home: Path, staging: Path) -> None:
+        self._task, self._home, self._staging = task, home, staging
         self._losses = 0
 
     def start(self, versions: dict[str, str]) -> Any:
-        """-> the stream of its messages."""
+        """Start an attempt; return the stream of its messages."""
         files = files_below(self._home, self._task.parts)
-        self._receiver = FileReceiver(self._home, self._aside, files)
+        self._receiver = FileReceiver(self._home, self._staging, files)
         remote = ray.remote(max_retries=0, num_returns="streaming")(_run_one)
         options = self._task.options | {
             "scheduling_strategy": "SPREAD",
@@ -114,19 +116,23 @@ class _Running:
         self._losses += 1
         if self._losses == MOST_LOSSES:
             raise FedHQLError(
-                f"{self._task.name} was lost {MOST_LOSSES} times without getting any further, the "
-                f"last time: {why}; go on with --resume"
+                f"{self._task.name} was lost {MOST_LOSSES} times without a new checkpoint, "
+                f"the last time: {why}; continue with --resume"
             )
-        log.warning("%s was lost (%s) and goes on elsewhere", self._task.name, why)
+        log.warning(
+            "%s was lost (%s) and starts again from the files that have arrived",
+            self._task.name,
+            why,
+        )
 
 
 def _next(stream: Any) -> Any:
-    """A task's next message; what becomes of its node or its process is one, too."""
+    """Return the next message of a task: `Lost` or an error if its node or process failed."""
     try:
         return ray.get(next(stream))
     except StopIteration:
-        return Lost("it ended without a word")  # else the message before was its last
-    except RayTaskError as error:  # before our own code was there to catch it
+        return Lost("it ended without a last message")
+    except RayTaskError as error:  # raised before our own code could catch it
         return ClusterError(f"a node cannot run a task: {error.cause}")
     except RayError as error:
         return Lost(type(error).__name__)
@@ -137,7 +143,10 @@ def _run_one(
     files: dict[str, bytes],
     versions: dict[str, str],
 ) -> Iterator[Any]:
-    """In a Ray worker. What goes wrong in the work is a message: an exception is Ray's own."""
+    """Yield the messages of a task, in a Ray worker.
+
+    Errors of the task are messages, so that an exception always comes from Ray.
+    """
     try:
         require_versions(versions)
     except FedHQLError as error:
