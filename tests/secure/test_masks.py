@@ -1,7 +1,7 @@
-"""Masks: they cancel in the whole cohort's sum, and nowhere else.
+"""Masks cancel in the sum of the whole cohort, and in no other sum.
 
-The statistical tests have fixed keys, so each passes always or never; with other keys a good
-implementation would fail one of them once in a million times.
+The statistical tests use fixed keys, so each of them always passes or always fails. With other
+keys, a correct implementation would fail one of them once in a million times.
 """
 
 import hashlib
@@ -56,10 +56,10 @@ def masked_by(
     st.lists(st.integers(0, 1), min_size=len(NAMES), max_size=len(NAMES)),
     st.integers(0, 2**32),
 )
-def test_sums_are_right_whoever_drops_out_in_whatever_order(
+def test_sums_are_exact_when_members_drop_out_in_any_order(
     order: Sequence[str], pace: Sequence[int], seed: int
 ) -> None:
-    """Again and again under new identities, by ever fewer, until there are three."""
+    """The members that are left repeat the exchange under new identities, down to three."""
     rng = np.random.default_rng(seed)
     q = {name: rng.uniform(-BOUND, BOUND, (2, 3)).astype(np.float32) for name in NAMES}
     left, leaving = {name: masker(name) for name in NAMES}, list(order)
@@ -71,24 +71,26 @@ def test_sums_are_right_whoever_drops_out_in_whatever_order(
         words = {name: fixed.encoded(q[name]) for name in left}
         total = unmasked_sum(masked_by(left, words, (1, number))).reshape(2, 2, 3)
         exact = np.sum(list(words.values()), axis=0, dtype=np.uint64)
-        np.testing.assert_array_equal(total, exact)  # which test_fixed_point compares with plain
+        np.testing.assert_array_equal(
+            total, exact
+        )  # test_fixed_point compares these with plain sums
         mean = fixed.moments(total).mean_BA
         plain = np.sum([q[name].astype(np.float64) for name in left], axis=0)
         np.testing.assert_allclose(mean * len(left), plain, rtol=0, atol=LARGEST_ERROR)
 
 
 def assert_uniform(words: Any) -> None:
-    """Bytes by value, and by value at each place in a word, as often as those drawn at random."""
+    """Compare byte counts, over all bytes and at each position in a word, with random bytes."""
     counted = np.ascontiguousarray(words).view(np.uint8)
     for bytes_ in (counted, *counted.reshape(-1, 8).T):
         observed, expected = np.bincount(bytes_, minlength=256), len(bytes_) / 256
         statistic = ((observed - expected) ** 2 / expected).sum()
         assert chi2.sf(statistic, 255) > ERROR_RATE
-        assert chi2.cdf(statistic, 255) > ERROR_RATE  # nor are they more even than that
+        assert chi2.cdf(statistic, 255) > ERROR_RATE  # they are not too even, either
 
 
-def test_no_single_answer_can_be_told_from_random_bytes() -> None:
-    """Whatever was masked, here nothing at all: the words a server could best tell from noise."""
+def test_a_single_masked_answer_looks_like_random_bytes() -> None:
+    """The masked words are all zero, which a server could tell from noise most easily."""
     nothing = np.zeros(WORDS, dtype=np.uint64)
     with pytest.raises(AssertionError):
         assert_uniform(nothing)
@@ -97,13 +99,13 @@ def test_no_single_answer_can_be_told_from_random_bytes() -> None:
         assert_uniform(answer)
 
 
-def test_nor_can_two_answers_of_one_member_be_compared() -> None:
+def test_the_difference_of_two_answers_of_one_member_looks_random() -> None:
     nothing, ann, cohort = np.zeros(WORDS, dtype=np.uint64), masker("ann"), cohort_of(*NAMES)
     answers = [
         ann.masked(nothing, identity, cohort, ABOUT) for identity in ((1, 1), (1, 2), (2, 1))
     ]
     fewer = ann.masked(nothing, (2, 2), cohort_of(*NAMES[:3]), ABOUT)
-    again = masker("ann", which=1)  # after it has come back
+    again = masker("ann", which=1)  # ann with a new key, after a reconnect
     other = ann.masked(nothing, (2, 3), cohort, b"another question")
     answers += [fewer, other]
     answers += [again.masked(nothing, (1, 1), cohort | {"ann": again.public_key}, ABOUT)]
@@ -111,14 +113,14 @@ def test_nor_can_two_answers_of_one_member_be_compared() -> None:
         assert_uniform(one - other)
 
 
-def test_all_but_two_members_and_the_server_together_learn_two_members_sum() -> None:
-    """They can take off every mask but the one that the two share."""
+def test_a_server_and_all_but_two_members_learn_only_the_sum_of_the_two() -> None:
+    """They can remove every mask except the one that the two share."""
     nothing, cohort = np.zeros(WORDS, dtype=np.uint64), cohort_of(*NAMES)
     secret = {name: np.full(WORDS, n, dtype=np.uint64) for n, name in enumerate(NAMES, start=1)}
     answers = dict(
         zip(NAMES, masked_by({n: masker(n) for n in NAMES}, secret, (1, 1)), strict=True)
     )
-    # What colluders contribute to the two honest members' masks, they know.
+    # The colluders know the masks that they share with the two honest members.
     info = masks._information((1, 1), cohort, ABOUT)
     for honest in ("ann", "dan"):
         for colluder in ("bob", "cyd", "eve"):
@@ -130,7 +132,7 @@ def test_all_but_two_members_and_the_server_together_learn_two_members_sum() -> 
     np.testing.assert_array_equal(both, secret["ann"] + secret["dan"])
 
 
-def test_masks_are_never_used_twice() -> None:
+def test_an_old_identity_is_refused() -> None:
     words, cohort, ann = np.ones(4, dtype=np.uint64), cohort_of(*NAMES), masker("ann")
     ann.masked(words, (2, 5), cohort, ABOUT)
     for replayed in ((2, 5), (2, 4), (1, 9)):
@@ -146,17 +148,17 @@ def test_masks_are_never_used_twice() -> None:
         (cohort_of("ann", "bob"), "a cohort of 2, allowed: at least 3"),
         (cohort_of("bob", "cyd", "dan"), "a cohort without ann"),
         (cohort_of("ann", "bob", "cyd") | {"ann": cohort_of("bob")["bob"]}, "or with another key"),
-        (cohort_of("ann", "bob", "cyd") | {"bob": b"short"}, "key of bob is none"),
-        (cohort_of("ann", "bob", "cyd") | {"bob": bytes(32)}, "key of bob is none"),
+        (cohort_of("ann", "bob", "cyd") | {"bob": b"short"}, "key of bob is not valid"),
+        (cohort_of("ann", "bob", "cyd") | {"bob": bytes(32)}, "key of bob is not valid"),
     ],
 )
-def test_cohorts_in_which_masks_protect_nothing(cohort: Any, why: str) -> None:
+def test_cohorts_in_which_masks_protect_nothing_are_refused(cohort: Any, why: str) -> None:
     with pytest.raises(UnsafeToMask, match=why):
         masker("ann").masked(np.ones(4, dtype=np.uint64), (1, 1), cohort, ABOUT)
 
 
 def answers(identity: Identity = (1, 1), *, about: bytes = ABOUT, **changed: bytes) -> list[Any]:
-    """Of all, but ann was told of other keys, or asked about something else."""
+    """Return all members' answers; ann gets the changed keys and the question `about`."""
     words, cohort = np.arange(6, dtype=np.uint64), cohort_of(*NAMES)
     return [
         masker("ann").masked(words, identity, cohort | changed, about),
@@ -165,7 +167,7 @@ def answers(identity: Identity = (1, 1), *, about: bytes = ABOUT, **changed: byt
 
 
 @given(st.integers(0, 4), st.integers(0, 6), st.integers(0, 63))
-def test_an_altered_answer_is_noticed(member: int, word: int, bit: int) -> None:
+def test_an_altered_answer_is_detected(member: int, word: int, bit: int) -> None:
     found = answers()
     assert unmasked_sum(found).tolist() == [0, 5, 10, 15, 20, 25]
     found[member][word] ^= np.uint64(1 << bit)
@@ -173,13 +175,13 @@ def test_an_altered_answer_is_noticed(member: int, word: int, bit: int) -> None:
         unmasked_sum(found)
 
 
-def test_a_replayed_answer_and_a_replayed_key_are_noticed() -> None:
+def test_a_replayed_answer_or_key_is_detected() -> None:
     now = answers((1, 2))
     for found in (
         [answers((1, 1))[0], *now[1:]],  # an older answer under a new identity
-        [now[0], now[0], *now[2:]],  # one member's in the place of another's
-        now[:-1],  # somebody is missing
-        answers((1, 2), bob=masker("bob", which=1).public_key),  # a key bob had before
+        [now[0], now[0], *now[2:]],  # one member's answer in place of another's
+        now[:-1],  # one member is missing
+        answers((1, 2), bob=masker("bob", which=1).public_key),  # a former key of bob
         answers((1, 2), about=b"another question"),
     ):
         with pytest.raises(NotTheSum):
@@ -187,15 +189,17 @@ def test_a_replayed_answer_and_a_replayed_key_are_noticed() -> None:
 
 
 STATES, BOUND_OF_STATES = ("int16", (2, 3), bytes(range(12))), 0.1
-TOLD = bytes.fromhex("9a9999999999b93f")  # that bound
+BOUND_BYTES = bytes.fromhex("9a9999999999b93f")  # BOUND_OF_STATES
 
 
 def joined(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
-def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any) -> list[int]:
-    """docs/protocol.md read once more, in plain Python."""
+def masked_by_the_protocol(
+    name: str, words: Sequence[int], identity: Identity, cohort: Any
+) -> list[int]:
+    """Compute a masked answer as docs/protocol.md describes it, in plain Python."""
 
     def digest(key: bytes, text: bytes) -> bytes:
         return hmac.digest(key, text, "sha256")
@@ -205,7 +209,7 @@ def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any
     numbers = [part.to_bytes(8, "little") for part in identity]
     members = [part for n in sorted(cohort) for part in (n.encode(), cohort[n])]
     sizes = b"".join(size.to_bytes(8, "little") for size in (2, 2, 3))  # 2 actions
-    question = joined(b"fedhql question", TOLD, sizes, b"int16", STATES[2])
+    question = joined(b"fedhql question", BOUND_BYTES, sizes, b"int16", STATES[2])
     asked = hashlib.sha256(question).digest()
     info = hashlib.sha256(joined(b"fedhql mask", *numbers, asked, *members)).digest()
     for other in cohort.keys() - {name}:
@@ -223,14 +227,14 @@ def by_the_book(name: str, words: Sequence[int], identity: Identity, cohort: Any
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_masks_are_those_that_the_protocol_describes(name: str) -> None:
+def test_masks_follow_the_protocol(name: str) -> None:
     words, cohort = [3, 2**64 - 1, 0, 2**63], cohort_of(*NAMES)
     about = masks.digest_of(*STATES, action_count=2, value_bound=BOUND_OF_STATES)
     found = masker(name).masked(np.array(words, dtype=np.uint64), (7, 11), cohort, about)
-    assert found.tolist() == by_the_book(name, words, (7, 11), cohort)
+    assert found.tolist() == masked_by_the_protocol(name, words, (7, 11), cohort)
 
 
-def test_no_two_questions_are_the_same() -> None:
+def test_different_questions_have_different_digests() -> None:
     dtype, shape, data = STATES
     digests = [
         masks.digest_of(*states, action_count=actions, value_bound=bound)

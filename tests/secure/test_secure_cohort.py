@@ -1,4 +1,4 @@
-"""Secure aggregation in one process: whose answers are added up, and what a run becomes of it."""
+"""Secure aggregation in one process: whose answers are added up, and that runs do not change."""
 
 import time
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ episodes = 2
 
 
 class Fixed:
-    """Always the same answer."""
+    """An agent that always gives the same answer."""
 
     def __init__(self, *values: float) -> None:
         self.values = np.array(values, dtype=np.float32)
@@ -56,7 +56,7 @@ def asked(*agents: Fixed) -> PooledAnswers:
     return SecureCohort(InProcessCohort(agents, 2), value_bound=1e6).query(STATES)
 
 
-def test_the_server_gets_moments_and_nothing_else() -> None:
+def test_the_server_gets_only_moments() -> None:
     agents = [Fixed(1, -2), Fixed(3.5, 400), Fixed(-7, 1e6), Fixed(0, 0.1)]
     answers = asked(*agents)
     assert set(vars(answers)) == {"pooled", "members", "refused"}
@@ -66,7 +66,7 @@ def test_the_server_gets_moments_and_nothing_else() -> None:
     np.testing.assert_allclose(answers.pooled.variance(), plain.variance(), rtol=1e-9, atol=1e-6)
 
 
-def test_who_may_not_answer_is_left_out_and_says_why() -> None:
+def test_unusable_answers_are_left_out_with_a_reason() -> None:
     good, nan, large = (Fixed(1, 1), Fixed(2, 1), Fixed(3, 1)), Fixed(np.nan, 1), Fixed(-2e6, 1)
     answers = asked(good[0], nan, good[1], large, good[2])
     assert answers.members == (0, 2, 4)
@@ -74,13 +74,13 @@ def test_who_may_not_answer_is_left_out_and_says_why() -> None:
     assert answers.pooled.mean_BA[0].tolist() == [2, 1]
 
 
-def test_never_below_three() -> None:
+def test_fewer_than_three_usable_answers_are_an_error() -> None:
     with pytest.raises(NoUsableAnswers, match=r"needs 3 agents .* there are 2 \(agent2: NaN"):
         asked(Fixed(1, 1), Fixed(np.nan, 1), Fixed(1, 1))
 
 
 def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
-    """evaluations.csv as it is, and the numbers of federation.csv."""
+    """Run a cell; return the text of evaluations.csv and the numbers of federation.csv."""
     finish_cell(
         read_settings(text, overrides),
         CELL,
@@ -110,7 +110,7 @@ def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
     ],
     ids=["mean-std", "all actions", "carry-over", "bernstein", "dqn"],
 )
-def test_evaluations_are_the_same_as_without(
+def test_evaluations_are_the_same_as_without_secure_aggregation(
     text: str,
     bound: float,
     overrides: Sequence[str],
@@ -127,7 +127,7 @@ def test_evaluations_are_the_same_as_without(
     monkeypatch.setattr(secure_cohort, "unmasked_sum", counted)
     secure = ("federation.secure_aggregation=true", f"federation.secure_value_bound={bound}")
     masked = records(tmp_path / "masked", text, [*overrides, *secure])
-    assert set(exchanges) == {3}, "every answer was masked"
+    assert set(exchanges) == {3}, "not every answer was masked"
     assert masked[0] == plain[0]
     assert len(plain[1]) > 2
     np.testing.assert_allclose(masked[1], plain[1], rtol=1e-3, atol=1e-6)

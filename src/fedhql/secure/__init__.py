@@ -1,1 +1,1 @@
-"""Secure aggregation: a server learns the sums over a cohort, and no member's own values."""
+"""Secure aggregation: the server learns the sums over a cohort, but no member's own values."""

@@ -1,10 +1,10 @@
-"""Pairwise masks: two members draw the same random words, one adds them, the other takes them away.
+"""Pairwise masks: two members draw the same random words; one adds them, the other subtracts them.
 
-What a member sends is then as good as random to whoever lacks its secrets, and the masks of a whole
-cohort cancel. Each two agree on a secret by X25519 once, as long as their keys last; the words of
-an exchange are a ChaCha20 stream under a key that HKDF derives from that secret, the identity of
-the exchange, the question and the cohort. So no words are used twice, and members who were told
-different identities, states, bounds, cohorts or keys leave nothing but noise.
+A masked answer looks random to anyone who lacks the member's secrets, and the masks of a whole
+cohort cancel. Each pair of members agrees on a secret by X25519 once for each pair of keys. The
+words of an exchange are a ChaCha20 stream. HKDF derives its key from that secret, the identity of
+the exchange, the question and the cohort. So no words are used twice. If members were told
+different identities, states, bounds, cohorts or keys, the sum of their answers is noise.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from fedhql.secure.fixed_point import LEAST_MEMBERS, Words
 
-Identity = tuple[int, int]  # of an exchange: the server's epoch and a number in it
+Identity = tuple[int, int]  # of an exchange: the server's epoch, and a number within the epoch
 Cohort = Mapping[str, bytes]  # public keys by name
 _UNIT = np.uint64(0x9E3779B97F4A7C15)  # odd; 2^64 divided by the golden ratio
-_NO_NONCE = bytes(16)  # each key encrypts one stream
+_NO_NONCE = bytes(16)  # each key encrypts only one stream
 
 
 class UnsafeToMask(Exception):
-    """The masks that are asked for would protect nothing."""
+    """The requested masks would not protect the answer."""
 
 
 class NotTheSum(Exception):
-    """Masks are left in it, or something was altered."""
+    """The answers do not add up: masks are left over, or an answer was altered."""
 
 
 class Masker:
-    """One member's masks, for as long as its key pair lasts. An identity is used once."""
+    """The masks of one member, for the lifetime of its key pair. Each identity is used once."""
 
     def __init__(self, name: str, federation: str, key: X25519PrivateKey) -> None:
         self._name, self._federation, self._key = name, federation, key
@@ -43,15 +43,16 @@ class Masker:
         self._secrets: dict[tuple[str, bytes], bytes] = {}
 
     def use_up(self, identity: Identity) -> None:
-        """Before anything is sent: no other answer goes out under it."""
+        """Mark an identity as used, before any answer is sent. Raise UnsafeToMask if it is old."""
         if identity <= self._last:
             raise UnsafeToMask(f"exchange {identity} after {self._last}: masks are used once")
         self._last = identity
 
     def masked(self, words: Words, identity: Identity, cohort: Cohort, about: bytes) -> Words:
-        """The words in one row, and a check word, under the masks of this exchange.
+        """Return the words in one row, with a check word, under the masks of this exchange.
 
-        All have to be asked `about` the same.
+        The masks cancel only if all members are asked `about` the same question. Raise UnsafeToMask
+        if the cohort or the identity is not safe.
         """
         self._require_safe(cohort)
         self.use_up(identity)
@@ -68,15 +69,15 @@ class Masker:
         if len(cohort) < LEAST_MEMBERS:
             raise UnsafeToMask(f"a cohort of {len(cohort)}, allowed: at least {LEAST_MEMBERS}")
         if cohort.get(self._name) != self.public_key:
-            raise UnsafeToMask(f"a cohort without {self._name}, or with another key of it")
+            raise UnsafeToMask(f"a cohort without {self._name}, or with another key for it")
 
     def _secret(self, name: str, public_key: bytes) -> bytes:
-        """Shared with that member alone; agreed once for each key of it."""
+        """Return the secret shared with that member; derive it once for each of its keys."""
         if (name, public_key) not in self._secrets:
             try:
                 shared = self._key.exchange(X25519PublicKey.from_public_bytes(public_key))
             except ValueError as error:
-                raise UnsafeToMask(f"what should be a key of {name} is none") from error
+                raise UnsafeToMask(f"the public key of {name} is not valid") from error
             both = sorted(((self._name, self.public_key), (name, public_key)))
             info = _joined(b"fedhql pair", self._federation.encode(), *_flat(both))
             self._secrets[name, public_key] = HKDF(hashes.SHA256(), 32, None, info).derive(shared)
@@ -86,10 +87,10 @@ class Masker:
 def digest_of(
     dtype: str, shape: Sequence[int], data: bytes, *, action_count: int, value_bound: float
 ) -> bytes:
-    """Of a question: its states as they came, and how the answer is written.
+    """Return the digest of a question: its states as they came, and the encoding of the answer.
 
-    Else a server could ask one member at other states, or have the others' values rounded to 0 by
-    a larger bound, and the sum would be that one's values.
+    Without it a server could ask one member about other states, or give the other members a bound
+    so large that their values round to 0. The sum would then reveal the values of that one member.
     """
     numbers = b"".join(number.to_bytes(8, "little") for number in (action_count, *shape))
     bound = struct.pack("<d", value_bound)
@@ -99,7 +100,7 @@ def digest_of(
 
 
 def unmasked_sum(masked: Collection[Words]) -> Words:
-    """The sum of what a whole cohort masked, without the check word; NotTheSum if it is not."""
+    """Return the sum of a whole cohort's words. Raise NotTheSum if the check word is wrong."""
     checked: Words = np.stack(list(masked)).sum(axis=0, dtype=np.uint64)
     words = checked[:-1]
     if _check(words) != checked[-1]:
@@ -108,10 +109,10 @@ def unmasked_sum(masked: Collection[Words]) -> Words:
 
 
 def _check(words: Words) -> np.uint64:
-    """A linear function of the words, so that the check words' sum is that of the words' sum.
+    """Return a linear function of the words: check words add up to the check word of the sum.
 
-    Factors are odd, so no change of a single word goes unseen, and noise passes once in 2^64
-    times. Who alters on purpose can alter it, too: against that there is TLS.
+    The factors are odd, so every change of a single word is detected. Noise passes once in 2^64
+    times. An attacker could adapt the check word, too; TLS protects against that.
     """
     factors = _UNIT * (2 * np.arange(len(words), dtype=np.uint64) + 1)
     return np.uint64((factors * words).sum(dtype=np.uint64))
@@ -124,7 +125,7 @@ def _stream(secret: bytes, info: bytes, words: int) -> Words:
 
 
 def _information(identity: Identity, cohort: Cohort, about: bytes) -> bytes:
-    """Of one exchange: what all who take part in it have to agree on."""
+    """Return a digest of everything that the members of an exchange must agree on."""
     numbers = (part.to_bytes(8, "little") for part in identity)
     return hashlib.sha256(
         _joined(b"fedhql mask", *numbers, about, *_flat(sorted(cohort.items())))
@@ -136,5 +137,5 @@ def _flat(pairs: Collection[tuple[str, bytes]]) -> list[bytes]:
 
 
 def _joined(*parts: bytes) -> bytes:
-    """Each with its length before it, so that other parts never make the same bytes."""
+    """Join parts with their lengths, so that different parts never give the same bytes."""
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)

@@ -1,4 +1,4 @@
-"""Secure aggregation in one process: what is computed is what a federation of owners computes."""
+"""Secure aggregation in one process, with the same computation as between owners."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,10 +12,10 @@ from fedhql.secure.masks import Masker, unmasked_sum
 
 
 class SecureCohort:
-    """Any cohort, with every agent's answers masked before they are added up.
+    """Wrap a cohort: mask the answers of every agent before they are added up.
 
-    All agents are one owner's, so nothing is hidden from anybody here; it is for seeing what
-    secure aggregation does to learning, by the code that runs between owners.
+    All agents belong to one owner, so this hides nothing. It shows what secure aggregation does to
+    learning, with the code that runs between owners.
     """
 
     def __init__(
@@ -37,15 +37,14 @@ class SecureCohort:
         if len(members) < LEAST_MEMBERS:
             reasons = ", ".join(f"{self.names[n]}: {why}" for n, why in refused.items())
             raise NoUsableAnswers(
-                f"secure aggregation needs {LEAST_MEMBERS} agents with answers that can be used; "
-                f"there are {len(members)} ({reasons}); federation.secure_value_bound says how "
-                "large values may be"
+                f"secure aggregation needs {LEAST_MEMBERS} agents with usable answers; there are "
+                f"{len(members)} ({reasons}); federation.secure_value_bound limits the values"
             )
         fixed = FixedPoint(len(members), self._value_bound)
         cohort = {self.names[n]: self._maskers[n].public_key for n in members}
         self._exchanges += 1
         masked = [
-            # About nothing: there is nobody here to ask them different things.
+            # `about` is empty: in one process all agents are asked the same question.
             self._maskers[n].masked(fixed.encoded(values[n]), (1, self._exchanges), cohort, b"")
             for n in members
         ]
@@ -53,7 +52,7 @@ class SecureCohort:
         return PooledAnswers(fixed.moments(sums_2BA), members, refused)
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """For the owner's own evaluation; a server asks `query`."""
+        """Return each agent's own values, for the owner's evaluation. A server calls `query`."""
         return self._cohort.query_each(states)
 
     def self_learn(self, env_steps: int) -> None:
