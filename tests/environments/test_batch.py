@@ -10,7 +10,7 @@ from fedhql.environments.twin_batch import TwinBatch
 from fedhql.environments.twins import TWINS
 
 
-def test_rows_follow_gymnasium_and_leave_when_their_episode_ends() -> None:
+def test_rows_step_like_gymnasium_and_leave_when_their_episode_ends() -> None:
     seeds = [3, 4, 5]
     batch = EnvironmentBatch("CartPole-v1", 3)
     singles = [make_environment("CartPole-v1") for _ in seeds]
@@ -31,7 +31,7 @@ def test_rows_follow_gymnasium_and_leave_when_their_episode_ends() -> None:
     assert next_states.dtype == np.float32
 
 
-def test_truncated_ends_without_terminating() -> None:
+def test_a_truncated_episode_ends_without_terminating() -> None:
     batch = EnvironmentBatch("MountainCar-v0", 2)
     batch.reset([0, 1])
     for _ in range(200):
@@ -41,7 +41,7 @@ def test_truncated_ends_without_terminating() -> None:
     assert len(batch.running) == 0
 
 
-def test_fewer_seeds_than_environments_but_never_more() -> None:
+def test_reset_takes_fewer_seeds_than_environments_but_not_more() -> None:
     batch = EnvironmentBatch("FrozenLake-v1", 5)
     with pytest.raises(ValueError, match="6 seeds for 5"):
         batch.reset(range(6))
@@ -58,7 +58,7 @@ def twins() -> TwinBatch:
 
 
 def play(batch: Any, steps: int) -> list[Any]:
-    """Row 0 falls left as fast as it can; the others are balanced for a while."""
+    """Step the batch: row 0 falls left as fast as it can, the others balance for a while."""
     seen = []
     for number in range(steps):
         actions = np.array([0 if row == 0 else (number + row) % 2 for row in batch.running])
@@ -67,7 +67,7 @@ def play(batch: Any, steps: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", [gymnasium, twins])
-def test_only_ended_episodes_begin_anew_when_a_batch_goes_on(make: Any) -> None:
+def test_go_on_restarts_only_ended_episodes(make: Any) -> None:
     batch, fresh = make(), make()
     begun = batch.go_on([1, 2, 3])
     np.testing.assert_array_equal(begun, fresh.reset([1, 2, 3]))
@@ -80,7 +80,7 @@ def test_only_ended_episodes_begin_anew_when_a_batch_goes_on(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [gymnasium, twins])
-def test_a_batch_goes_on_from_a_written_position(make: Any) -> None:
+def test_a_batch_continues_from_a_saved_position(make: Any) -> None:
     batch, restored = make(), make()
     restored.go_to(json.loads(json.dumps(batch.position())))  # before anything has begun
     assert len(restored.running) == 0

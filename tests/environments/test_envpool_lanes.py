@@ -18,26 +18,26 @@ from fedhql.errors import MissingExtra
 
 (LANDER,) = SUPPORTED
 Floats = NDArray[Any]
-# Either NumPy or JAX, states (M, 8), uniform draws (M,) -> actions (M,)
+# (the module numpy or jax.numpy, states (M, 8), uniform draws (M,)) -> actions (M,)
 Policy = Callable[[Any, Any, Any], Any]
 
 needs_envpool = pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
 
 
-def test_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_envpool_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert not has_envpool()
     with pytest.raises(MissingExtra, match=r"LunarLander-v3.*fedhql\[envpool\]"):
         EnvPoolLanes(LANDER)
 
 
-def test_refuses_what_was_not_compared_with_gymnasium() -> None:
+def test_an_environment_that_was_not_compared_with_gymnasium_is_refused() -> None:
     with pytest.raises(ValueError, match="CartPole-v1"):
         EnvPoolLanes("CartPole-v1")
 
 
 @needs_envpool
-def test_has_gymnasiums_sizes() -> None:
+def test_sizes_equal_gymnasiums() -> None:
     lanes: Lanes = EnvPoolLanes(LANDER)
     env = gym.make(LANDER)
     assert (lanes.observation_size,) == env.observation_space.shape
@@ -47,7 +47,7 @@ def test_has_gymnasiums_sizes() -> None:
 
 
 @needs_envpool
-def test_an_episode_begins_by_its_seed_alone() -> None:
+def test_the_start_of_an_episode_depends_only_on_its_seed() -> None:
     lanes = EnvPoolLanes(LANDER)
     begin = jax.jit(lanes.begin)
     begun = np.asarray(begin(_seeds(3, 2**32 - 1, 9)))
@@ -59,7 +59,7 @@ def test_an_episode_begins_by_its_seed_alone() -> None:
 
 
 @needs_envpool
-def test_the_same_program_begins_and_steps_a_new_pool() -> None:
+def test_one_compiled_program_works_with_new_pools() -> None:
     fall = _falling(EnvPoolLanes(LANDER), 150)
     first, other, again = fall(_seeds(1, 2)), fall(_seeds(3, 4)), fall(_seeds(1, 2))
     for left, right in zip(first, again, strict=True):
@@ -68,8 +68,8 @@ def test_the_same_program_begins_and_steps_a_new_pool() -> None:
 
 
 @needs_envpool
-def test_steps_none_but_the_running_lanes() -> None:
-    """Lanes 0 and 2 run as they would without lane 1, and lane 1 as if it had not waited."""
+def test_only_running_lanes_are_stepped() -> None:
+    """Lanes 0 and 2 run as if lane 1 did not exist, and lane 1 as if it had not waited."""
     lanes, pair, single = (EnvPoolLanes(LANDER) for _ in range(3))
     episodes = lanes.begin(_seeds(1, 2, 3))
     outer, middle = pair.begin(_seeds(1, 3)), single.begin(_seeds(2))
@@ -94,8 +94,8 @@ def test_steps_none_but_the_running_lanes() -> None:
 
 
 @needs_envpool
-def test_open_episodes_go_on_and_others_begin_anew() -> None:
-    """Lane 0 goes on as if nothing had happened; lane 1 is high up again, and falls anew."""
+def test_go_on_keeps_open_episodes_and_restarts_the_others() -> None:
+    """Lane 0 continues undisturbed; lane 1 starts again high up and falls."""
     lanes, alone = EnvPoolLanes(LANDER), EnvPoolLanes(LANDER)
     episodes, undisturbed = lanes.begin(_seeds(1, 2)), alone.begin(_seeds(1))
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_open_episodes_go_on_and_others_begin_anew() -> None:
 
 
 @needs_envpool
-def test_what_was_done_is_done_again_by_its_history() -> None:
+def test_replaying_a_history_restores_the_episodes() -> None:
     first, second = EnvPoolLanes(LANDER), EnvPoolLanes(LANDER)
     episodes = first.begin(_seeds(1, 2**32 - 1, 3))
     for round_ in range(4):
@@ -117,18 +117,18 @@ def test_what_was_done_is_done_again_by_its_history() -> None:
             running_M = jnp.array([True, n < 10, round_ < 2])
             episodes = first.step(episodes, jnp.array([2, n % 4, 1]), running_M).episodes
         episodes = first.go_on(episodes, jnp.array([True, round_ == 1, False]), _seeds(7, 8, 9))
-    second.begin(_seeds(5))  # what was there before is gone
+    second.begin(_seeds(5))  # `replay` must discard these episodes
     second.replay(first.history())
     for left, right in zip(first.history(), second.history(), strict=True):
         np.testing.assert_array_equal(left, right)
-    for _ in range(40):  # the engine's noise comes from the lane's generator: it is where it was
+    for _ in range(40):  # the engine's noise shows that the lanes' generators are restored, too
         one, other = (lanes.step(episodes, *_all(2, 2, 2)) for lanes in (first, second))
         np.testing.assert_array_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.rewards, other.rewards)
 
 
 @needs_envpool
-def test_restarts_where_an_episode_ended() -> None:
+def test_only_ended_episodes_are_restarted() -> None:
     fall = _falling(EnvPoolLanes(LANDER), 300)
     begun, after, seen, rewards, terminated, ended = fall(_seeds(*range(5)))
     before = np.concatenate([begun[None], after[:-1]])
@@ -136,11 +136,11 @@ def test_restarts_where_an_episode_ended() -> None:
     np.testing.assert_array_equal(terminated, ended)
     np.testing.assert_array_equal(rewards[ended], -100)
     np.testing.assert_array_equal(after[~ended], seen[~ended])
-    # An ended episode's last state is on the ground, the first of the next one high above it.
+    # The last state of an ended episode is near the ground, the first of the next is high up.
     assert (seen[ended][:, 1] < 0.9).all()
     assert (after[ended][:, 1] > 1.3).all()
     assert not after[ended][:, 6:].any()
-    # A step not taken from the restarted state, first or later, would not earn this reward.
+    # A step that did not start from the restarted state would not earn this reward.
     earned = _nearness(seen) - _nearness(before)
     np.testing.assert_allclose(rewards[~ended], earned[~ended], atol=2e-3)
 
@@ -148,28 +148,28 @@ def test_restarts_where_an_episode_ended() -> None:
 @needs_envpool
 @pytest.mark.parametrize("episodes", [200, pytest.param(1000, marks=pytest.mark.slow, id="1000")])
 @pytest.mark.parametrize("policy", ["random", "landing"])
-def test_episodes_are_distributed_as_gymnasiums(policy: str, episodes: int) -> None:
+def test_returns_and_lengths_are_distributed_like_gymnasiums(policy: str, episodes: int) -> None:
     acts = {"random": _random, "landing": _landing}[policy]
     ours, theirs = _envpool_episodes(acts, episodes), _gymnasium_episodes(acts, episodes)
-    # Returns and lengths under two policies: were both environments the same, one of the four
-    # tests would fail with a chance of 1 %, and one of the four means with 0.2 %.
+    # There are four tests: returns and lengths under two policies. If both environments are the
+    # same, one of the four fails with a probability of 1 %, and one of the four means with 0.2 %.
     for left, right in zip(ours[:2], theirs, strict=True):
         assert _ks_distance(left, right) < math.sqrt(-math.log(0.01 / 4 / 2) / episodes)
         standard_error = math.sqrt((left.var() + right.var()) / episodes)
         assert abs(left.mean() - right.mean()) < 3.5 * standard_error
-    # The two policies see different parts of the game: crashes and landings.
+    # The two policies cover different parts of the game: crashes and landings.
     assert ours[0].mean() > 200 if policy == "landing" else ours[0].mean() < -150
 
 
 @needs_envpool
-def test_truncated_ends_at_gymnasiums_limit_without_terminating() -> None:
+def test_a_truncated_episode_ends_at_gymnasiums_limit_without_terminating() -> None:
     _, lengths, terminated = _envpool_episodes(_hovering, 5)
     assert lengths.tolist() == [gym.spec(LANDER).max_episode_steps] * 5
     assert not terminated.any()
 
 
 @needs_envpool
-def test_a_crash_on_the_last_step_allowed_is_terminated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_on_the_last_allowed_step_is_terminated(monkeypatch: pytest.MonkeyPatch) -> None:
     import envpool
 
     ended = _falling(EnvPoolLanes(LANDER), 200)(_seeds(3))[-1]
@@ -193,7 +193,10 @@ def _seeds(*seeds: int) -> jax.Array:
 
 
 def _falling(lanes: EnvPoolLanes, steps: int) -> Callable[[jax.Array], tuple[Floats, ...]]:
-    """Engines off: seeds -> observations at the beginning, then the fields of so many Steps."""
+    """Return a function of seeds that lets landers fall with their engines off.
+
+    It returns the first observations, then the fields of `steps` Steps.
+    """
 
     @jax.jit
     def fall(seeds_M: jax.Array) -> Any:
@@ -210,7 +213,7 @@ def _falling(lanes: EnvPoolLanes, steps: int) -> Callable[[jax.Array], tuple[Flo
 
 
 def _envpool_episodes(policy: Policy, episodes: int) -> tuple[Floats, Floats, Floats]:
-    """An episode in each lane -> returns, lengths, whether terminated."""
+    """Play an episode in each lane; return the returns, lengths and terminated flags."""
     lanes = EnvPoolLanes(LANDER)
 
     def move(carry: Any) -> Any:
@@ -252,7 +255,7 @@ def _random(xp: Any, seen: Any, draws: Any) -> Any:
 
 
 def _landing(xp: Any, seen: Any, draws: Any) -> Any:
-    """Sink along slopes that meet at the pad, the slower the lower; with a leg down, brake."""
+    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
     x, y, _, y_speed, _, _, left, right = seen.T
     down = left + right > 0
     turn = xp.where(down, 0, _turn(xp, seen))
@@ -265,27 +268,27 @@ def _hovering(xp: Any, seen: Any, draws: Any) -> Any:
 
 
 def _turn(xp: Any, seen: Any) -> Any:
-    """How hard to turn left: lean against where it is and drifts to, without starting to spin."""
+    """Return how hard to turn left: lean against position and drift, and damp the spin."""
     x, _, x_speed, _, angle, spin, _, _ = seen.T
     lean = xp.clip(0.5 * x + x_speed, -0.4, 0.4)
     return 0.5 * (lean - angle) - spin
 
 
 def _fire(xp: Any, turn: Any, lift: Any) -> Any:
-    """The engine for the larger of two wants, if it is large enough to be worth the fuel."""
+    """Return the engine for the larger of turn and lift, or 0 if both are too small."""
     main = (lift > xp.abs(turn)) & (lift > 0.05)
     return xp.where(main, 2, xp.where(turn < -0.05, 3, xp.where(turn > 0.05, 1, 0)))
 
 
 def _nearness(seen: Floats) -> Floats:
-    """What LunarLander rewards a gain of: near the pad, slow, upright, legs on the ground."""
+    """Return LunarLander's potential: near the pad, slow, upright, with legs on the ground."""
     x, y, x_speed, y_speed, angle, _, left, right = np.moveaxis(seen.astype(np.float64), -1, 0)
     away = np.hypot(x, y) + np.hypot(x_speed, y_speed) + np.abs(angle)
     return np.asarray(10 * (left + right) - 100 * away)
 
 
 def _ks_distance(left: Floats, right: Floats) -> float:
-    """Kolmogorov-Smirnov: the largest gap between two samples' distribution functions."""
+    """Return the Kolmogorov-Smirnov distance between two samples."""
     points = np.concatenate([left, right])
     shares = [np.searchsorted(np.sort(s), points, side="right") / len(s) for s in (left, right)]
     return float(np.abs(shares[0] - shares[1]).max())

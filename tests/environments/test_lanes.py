@@ -19,7 +19,7 @@ CARTPOLE = TwinLanes(TWINS["CartPole-v1"])
         ("Acrobot-v1", lambda seen: jnp.ones(len(seen), dtype=jnp.int32)),
     ],
 )
-def test_truncated_ends_at_the_limit_without_terminating(
+def test_a_truncated_episode_ends_at_the_limit_without_terminating(
     env_id: str, policy: Callable[[jax.Array], jax.Array]
 ) -> None:
     """The policies keep the pole up, the car in the valley and the acrobot hanging."""
@@ -38,7 +38,7 @@ def test_truncated_ends_at_the_limit_without_terminating(
     assert ended[-1].all()
 
 
-def test_restarts_where_an_episode_ended() -> None:
+def test_only_ended_episodes_are_restarted() -> None:
     falling, fine, last = [2.39, 2.0, 0.0, 0.0], [0.1, 0.2, 0.03, -0.1], [0.0, 0.0, 0.01, 0.0]
     episodes = TwinEpisodes(jnp.array([falling, fine, last]), jnp.array([7, 8, 499]))
     actions_M = jnp.array([1, 0, 1])
@@ -50,7 +50,7 @@ def test_restarts_where_an_episode_ended() -> None:
     assert step.ended.tolist() == [True, False, True]
     assert step.rewards.tolist() == [1, 1, 1]
     assert step.episodes.elapsed.tolist() == [0, 9, 0]
-    # What was seen last of the ended episodes, not what is seen first of the new ones.
+    # Observations are the last ones of ended episodes; the new episodes are in `step.episodes`.
     np.testing.assert_array_equal(step.observations, plain.observations)
     assert float(step.observations[0, 0]) == pytest.approx(2.43)
     started = 0.1 * np.asarray(draws_MR) - 0.05
@@ -59,7 +59,7 @@ def test_restarts_where_an_episode_ended() -> None:
     np.testing.assert_array_equal(after[1], plain.observations[1])
 
 
-def test_a_new_episode_runs_to_the_full_limit() -> None:
+def test_a_restarted_episode_runs_to_the_full_limit() -> None:
     lanes = TwinLanes(TWINS["MountainCar-v0"])
     idle, draws_MR = jnp.array([1]), jnp.array([[0.5]])
 
@@ -72,7 +72,7 @@ def test_a_new_episode_runs_to_the_full_limit() -> None:
 
 
 def test_lanes_do_not_influence_each_other() -> None:
-    """Whatever becomes of the middle lane, the outer two stay as they are to the last bit."""
+    """Change the middle lane; the results of the outer two must not change in any bit."""
     step = jax.jit(CARTPOLE.step_and_restart)
     begun = CARTPOLE.begin(jnp.arange(3, dtype=jnp.uint32))
     other = begun._replace(states=begun.states.at[1].set(jnp.nan), elapsed=jnp.array([0, 90, 0]))
@@ -89,9 +89,9 @@ def test_lanes_do_not_influence_each_other() -> None:
 
 
 @pytest.mark.parametrize("env_id", TWINS)
-def test_an_episode_begins_by_its_seed_alone(env_id: str) -> None:
+def test_the_start_of_an_episode_depends_only_on_its_seed(env_id: str) -> None:
     lanes = TwinLanes(TWINS[env_id])
-    # Compiled, because outside of jit the last bit may be rounded otherwise.
+    # Compiled, because the last bit may be rounded differently outside of jit.
     begin = jax.jit(lanes.begin)
     begun = begin(jnp.array([3, 2**32 - 1, 9], dtype=jnp.uint32))
     again = begin(jnp.array([9, 5, 3, 3, 2**32 - 1], dtype=jnp.uint32))

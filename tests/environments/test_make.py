@@ -17,7 +17,9 @@ from fedhql.errors import EnvironmentRefused
         ("Blackjack-v1", 2, (45,)),  # a Tuple of Discretes, flattened
     ],
 )
-def test_any_discrete_action_id(env_id: str, actions: int, observation: tuple[int, ...]) -> None:
+def test_any_id_with_discrete_actions_can_be_made(
+    env_id: str, actions: int, observation: tuple[int, ...]
+) -> None:
     env = make_environment(env_id)
     assert action_count(env) == actions
     state, _ = env.reset(seed=0)
@@ -31,7 +33,7 @@ def test_options_reach_gymnasium() -> None:
     )
 
 
-def test_actions_that_start_elsewhere_are_shifted_to_zero() -> None:
+def test_actions_that_do_not_start_at_zero_are_shifted() -> None:
     taken: list[int] = []
 
     class FromFive(gym.Env[Any, Any]):
@@ -63,12 +65,12 @@ def test_actions_that_start_elsewhere_are_shifted_to_zero() -> None:
         ("no_such_module:Thing-v0", "no_such_module"),
     ],
 )
-def test_refused_with_a_reason(env_id: str, reason: str) -> None:
+def test_a_wrong_id_is_refused_with_a_reason(env_id: str, reason: str) -> None:
     with pytest.raises(EnvironmentRefused, match=reason) as caught:
         make_environment(env_id)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_option_is_refused_with_a_reason() -> None:
+def test_an_unknown_option_is_refused_with_a_reason() -> None:
     with pytest.raises(EnvironmentRefused, match="colour"):
         make_environment("CartPole-v1", {"colour": "red"})

@@ -1,5 +1,6 @@
-"""Environments: Gymnasium's, our JAX twins of some, and EnvPool's; no room's import needs them all.
+"""Environments: Gymnasium's, our JAX twins of some of them, and EnvPool's.
 
-The names are in the modules: `make`, `batch`, `replayable` (Gymnasium); `twins`, `lanes` (JAX);
-`envpool_lanes`. The compiled engine must run where only jax, numpy and optax are installed.
+Import from the modules: `make`, `batch` and `replayable` need Gymnasium, `twins` and `lanes` need
+JAX, `envpool_lanes` needs EnvPool. This package imports none of them, because the compiled engine
+must run where only jax, numpy and optax are installed.
 """

@@ -1,4 +1,4 @@
-"""A batch of environments for the server and for evaluation: an ended one steps no more."""
+"""A batch of Gymnasium environments, for the server and for evaluation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from fedhql.environments.replayable import Episode
 
 
 class EnvironmentBatch:
-    """B copies of one environment, stepped together; rows leave as their episodes end.
+    """B copies of one environment that are stepped together. A row leaves when its episode ends.
 
-    Every episode starts from a seed that is passed in, so a batch holds no randomness of its own,
-    and where an episode stands is its seed and the actions since.
+    Every episode starts from a seed that is passed in, so a batch has no randomness of its own. The
+    position of an episode is its seed and the actions since.
     """
 
     def __init__(self, env_id: str, size: int, options: Mapping[str, Any] | None = None) -> None:
@@ -23,29 +23,31 @@ class EnvironmentBatch:
         self.running: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def reset(self, seeds: Sequence[int]) -> NDArray[Any]:
-        """Start an episode per seed (at most B) -> states (len(seeds), *obs)."""
+        """Start an episode per seed (at most B); return the states (len(seeds), *obs)."""
         self.running = np.empty(0, dtype=np.int64)
         return self.go_on(seeds)
 
     def go_on(self, seeds: Sequence[int]) -> NDArray[Any]:
-        """Start one where none is running -> the states of all."""
+        """Start an episode in each row where none is running; return the states of all rows."""
         if len(seeds) > len(self._episodes):
-            raise ValueError(f"{len(seeds)} seeds for {len(self._episodes)} environments")
+            raise ValueError(
+                f"{len(seeds)} seeds for {len(self._episodes)} environments; allowed: one each"
+            )
         for row in np.setdiff1d(np.arange(len(seeds)), self.running):
             self._episodes[row].begin(int(seeds[row]))
         self.running = np.arange(len(seeds))
         return self.states()
 
     def states(self) -> NDArray[Any]:
-        """Of the running ones."""
+        """Return the states of the running episodes."""
         return np.array([self._episodes[row].state for row in self.running], dtype=self._dtype)
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Step the running environments -> next states, rewards, terminated, ended.
+        """Step the running environments; return next states, rewards, terminated and ended.
 
-        `ended` is terminated or truncated; those rows leave `running`.
+        `ended` means terminated or truncated; those rows leave `running`.
         """
         steps = [
             self._episodes[row].step(int(action))
@@ -62,7 +64,7 @@ class EnvironmentBatch:
         )
 
     def position(self) -> dict[str, Any]:
-        """Where it stands, as JSON."""
+        """Return the positions of the running episodes as JSON values."""
         return {
             "running": self.running.tolist(),
             "episodes": [self._episodes[row].position() for row in self.running],

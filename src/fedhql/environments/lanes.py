@@ -1,7 +1,7 @@
 """Many copies of one environment inside a compiled program, side by side as lanes.
 
-M lanes, D numbers in an observation. An episode begins from a seed, or, where it follows another
-in the middle of a compiled loop, from uniform draws that were made beforehand.
+There are M lanes; an observation has D numbers. An episode begins from a seed. If it follows
+another episode inside a compiled loop, it begins from uniform draws that were made beforehand.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ import jax.numpy as jnp
 from fedhql.environments.twins import Twin
 
 Array = jax.Array
-Episodes = Any  # whatever a kind of lanes needs to go on: a pytree of arrays, M in front
+Episodes = Any  # the state of all lanes: a pytree of arrays whose first axis is M
 
 
 class Step(NamedTuple):
-    """What one step of M lanes gave."""
+    """The results of one step of M lanes."""
 
     episodes: Episodes
-    observations: Array  # (M, D) next states, of an ended episode its last
+    observations: Array  # (M, D) next states; for an ended episode its last state
     rewards: Array  # (M,)
     terminated: Array  # (M,)
     ended: Array  # (M,) terminated or truncated
 
 
 class Lanes(Protocol):
-    """Environments that a traced function may step."""
+    """Environments that a traced function can step."""
 
     @property
     def observation_size(self) -> int: ...
@@ -38,59 +38,60 @@ class Lanes(Protocol):
 
     @property
     def start_draws(self) -> int:
-        """Draws a restart takes."""
+        """The number of uniform draws that a restart takes."""
 
     @property
     def keeps_episodes(self) -> bool:
-        """Whether episodes can be saved and gone on with later."""
+        """True if episodes can be saved and continued later."""
 
     def begin(self, seeds_M: Array) -> Episodes: ...
 
     def go_on(self, episodes: Episodes, open_M: Array, seeds_M: Array) -> Episodes:
-        """Those that are open from where they are, others in their places."""
+        """Keep the open episodes, and begin new ones in the other lanes."""
 
     def history(self) -> Any:
-        """Arrays that `replay` needs, where episodes live outside of the program."""
+        """Return the arrays that `replay` needs, if episodes live outside of the program."""
 
     def replay(self, history: Any) -> None:
-        """Bring what lives outside of the program to where it was."""
+        """Restore the episodes outside of the program to where `history` was taken."""
 
     def observe(self, episodes: Episodes) -> Array:
-        """-> states (M, D)."""
+        """Return the states (M, D)."""
 
     def step(self, episodes: Episodes, actions_M: Array, running_M: Array) -> Step:
-        """Step the running lanes; the others' figures mean nothing."""
+        """Step the running lanes. The results of the other lanes have no meaning."""
 
     def step_and_restart(
         self, episodes: Episodes, actions_M: Array, draws_MR: Array, active: Array | bool
     ) -> Step:
-        """Step all lanes; those whose episode ended begin another. Unless `active`, the result
+        """Step all lanes, and begin a new episode in each lane whose episode ended.
 
-        will not be used, and what lives outside of the program must stay as it is.
+        If `active` is False, the results are not used, and episodes outside of the program must not
+        change.
         """
 
 
 @partial(jax.jit, static_argnums=0)
 def begin_episodes(lanes: Lanes, seeds_M: Array) -> Episodes:
-    """As a program of its own."""
+    """Begin an episode in every lane, as a separate compiled program."""
     return lanes.begin(seeds_M)
 
 
 @partial(jax.jit, static_argnums=0)
 def go_on(lanes: Lanes, episodes: Episodes, open_M: Array, seeds_M: Array) -> Episodes:
-    """As a program of its own."""
+    """Keep the open episodes and begin new ones, as a separate compiled program."""
     return lanes.go_on(episodes, open_M, seeds_M)
 
 
 def chosen(rows_M: Array, yes: Episodes, no: Episodes) -> Episodes:
-    """Row by row from one or the other."""
+    """Return `yes` in the rows where `rows_M` is True, and `no` in the others."""
     return jax.tree.map(
         lambda a, b: jnp.where(rows_M.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no
     )
 
 
 class TwinEpisodes(NamedTuple):
-    """Where M lanes of a twin stand."""
+    """The state of M lanes of a twin."""
 
     states: Array  # (M, S)
     elapsed: Array  # (M,) steps in this episode
@@ -121,8 +122,7 @@ class TwinLanes:
         return self._started(draws_MR)
 
     def go_on(self, episodes: TwinEpisodes, open_M: Array, seeds_M: Array) -> TwinEpisodes:
-        after: TwinEpisodes = chosen(open_M, episodes, self.begin(seeds_M))
-        return after
+        return chosen(open_M, episodes, self.begin(seeds_M))
 
     def history(self) -> Any:
         return ()

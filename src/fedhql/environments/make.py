@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with a discrete action space, by its id."""
+"""Make any Gymnasium environment with a discrete action space, by its id."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,15 +13,15 @@ Environment = gym.Env[Any, Any]
 
 
 def make_environment(env_id: str, options: Mapping[str, Any] | None = None) -> Environment:
-    """One environment with actions 0..A-1 and observations that are arrays.
+    """Return an environment with actions 0..A-1 and observations that are arrays.
 
-    Structured observations (Dict, Tuple, ...) are flattened, because a batch of states must
-    travel as one array.
+    Structured observations (Dict, Tuple, ...) are flattened, because a batch of states must be one
+    array. Raise EnvironmentRefused or MissingExtra if there is no such environment.
     """
     try:
-        # The passive checker costs a third of a CartPole step and repeats itself per copy.
+        # The passive checker costs a third of a CartPole step and checks every copy again.
         env: Environment = gym.make(env_id, disable_env_checker=True, **(options or {}))
-    except Exception as error:  # an environment's constructor may raise anything at its options
+    except Exception as error:  # a constructor may raise anything
         if isinstance(error, gym.error.DependencyNotInstalled) and "box2d" in str(error).lower():
             raise MissingExtra.named("box2d", f"environment {env_id!r}") from error
         reason = f"{type(error).__name__}: {error}"
@@ -30,7 +30,7 @@ def make_environment(env_id: str, options: Mapping[str, Any] | None = None) -> E
 
 
 def action_count(env: Environment) -> int:
-    assert isinstance(env.action_space, spaces.Discrete)  # make_environment saw to it
+    assert isinstance(env.action_space, spaces.Discrete)  # make_environment requires it
     return int(env.action_space.n)
 
 

@@ -1,9 +1,9 @@
-"""Environments whose exact position can be written down, whatever they are made of.
+"""Environments whose exact position can be saved, however they are implemented.
 
-Many environments cannot be pickled (Box2D's worlds live in C++). Gymnasium asks instead that an
-episode be a function of its seed and its actions, so those two are a position: restoring it is
-resetting with the seed and taking the actions again. (So a position grows with its episode, and an
-environment whose episodes never end has a position as long as its past.)
+Many environments cannot be pickled (Box2D's worlds live in C++). Gymnasium requires instead that an
+episode is a function of its seed and its actions. So a position is the seed and the actions. To
+restore it, we reset with the seed and repeat the actions. A position grows with its episode, and
+without limit if the episode never ends.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from fedhql.environments.make import Environment
 
 
 class Episode:
-    """One environment in one episode: its seed and the actions taken since."""
+    """One episode of an environment: its seed and the actions taken since."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -36,7 +36,7 @@ class Episode:
         return taken
 
     def position(self) -> dict[str, Any]:
-        """Where it stands, as JSON."""
+        """Return the position as JSON values."""
         return {"seed": self._seed, "actions": list(self._actions)}
 
     def go_to(self, position: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Episode:
 
 
 class ReplayableEnvironment(gym.Wrapper[Any, Any, Any, Any]):
-    """Draws every episode's seed from a stream of its own."""
+    """A wrapper that draws the seed of every episode from its own random stream."""
 
     def __init__(self, env: Environment, seed: int) -> None:
         super().__init__(env)
@@ -68,10 +68,10 @@ class ReplayableEnvironment(gym.Wrapper[Any, Any, Any, Any]):
         return self._episode.step(action)
 
     def position(self) -> dict[str, Any]:
-        """Where it stands, as JSON."""
+        """Return the position as JSON values."""
         return {"seeds": self._seeds.bit_generator.state, "episode": self._episode.position()}
 
     def go_to(self, position: Mapping[str, Any]) -> None:
-        """Stand exactly where `position` was taken."""
+        """Return to the exact point where `position` was taken."""
         self._seeds.bit_generator.state = position["seeds"]
         self._episode.go_to(position["episode"])

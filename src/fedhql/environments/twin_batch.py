@@ -1,4 +1,4 @@
-"""A batch of twins for whoever is not compiled: the same calls as `EnvironmentBatch`."""
+"""A batch of twins for code that is not compiled, with the interface of `EnvironmentBatch`."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,7 +14,7 @@ from fedhql.environments.twins import Twin
 
 
 class TwinBatch:
-    """B lanes of a twin, of which those whose episode has ended are no longer shown."""
+    """B lanes of a twin. The results leave out lanes whose episode has ended."""
 
     def __init__(self, twin: Twin, size: int) -> None:
         self._lanes = TwinLanes(twin)
@@ -23,12 +23,12 @@ class TwinBatch:
         self.running: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def reset(self, seeds: Any) -> NDArray[Any]:
-        """Start an episode per seed (at most B) -> states (len(seeds), D)."""
+        """Start an episode per seed (at most B); return the states (len(seeds), D)."""
         self.running = np.empty(0, dtype=np.int64)
         return self.go_on(seeds)
 
     def go_on(self, seeds: Any) -> NDArray[Any]:
-        """Start one where none is running -> the states of all."""
+        """Start an episode in each row where none is running; return the states of all rows."""
         seeds_B = np.zeros(self._size, dtype=np.uint32)
         seeds_B[: len(seeds)] = seeds
         running_B = np.zeros(self._size, dtype=bool)
@@ -40,29 +40,29 @@ class TwinBatch:
         return self.states()
 
     def states(self) -> NDArray[Any]:
-        """Of the running ones."""
+        """Return the states of the running episodes."""
         return np.array(_observe(self._lanes, self._episodes))[self.running]
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Step the running environments -> next states, rewards, terminated, ended."""
+        """Step the running environments; return next states, rewards, terminated and ended."""
         actions_B = np.zeros(self._size, dtype=np.int32)
         actions_B[self.running] = actions
         step = _step(self._lanes, self._episodes, jnp.asarray(actions_B))
         self._episodes = step.episodes
-        shown = self.running
-        ended = np.asarray(step.ended)[shown]
-        self.running = shown[~ended]
+        stepped = self.running
+        ended = np.asarray(step.ended)[stepped]
+        self.running = stepped[~ended]
         return (
-            np.asarray(step.observations)[shown],
-            np.asarray(step.rewards)[shown],
-            np.asarray(step.terminated)[shown],
+            np.asarray(step.observations)[stepped],
+            np.asarray(step.rewards)[stepped],
+            np.asarray(step.terminated)[stepped],
             ended,
         )
 
     def position(self) -> dict[str, Any]:
-        """Where it stands, as JSON, which keeps every bit of a float32."""
+        """Return the position as JSON values, which keep every bit of a float32."""
         episodes = [] if self._episodes is None else self._episodes
         return {
             "running": self.running.tolist(),
