@@ -1,4 +1,4 @@
-"""Certificates for a test, good ones and bad ones."""
+"""An authority for tests, which makes valid, expired and revoked certificates."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,7 +8,7 @@ from fedhql.remote.identity.credentials import Credentials, load_credentials
 
 
 class Authority:
-    """A home with certificates in it, as `fedhql certs` makes one."""
+    """A directory with certificates, as `fedhql certs` writes them."""
 
     def __init__(self, home: Path) -> None:
         self.home, self._now = home, datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""A federation in one event loop of a test: a server that can die, members with their homes."""
+"""A federation for tests: a server in the test's event loop, and each member in a thread."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from tests.remote.recording import Recorder, fingerprints, improvements_of, lear
 
 PATIENCE_SECONDS = 60.0
 FROZEN_LAKE = """
-# No holes, and the goal is farther away than three steps: a round is twelve steps of the server.
+# No holes, and the goal is more than three steps away, so a round has twelve server steps.
 [environment]
 id = "FrozenLake-v1"
 discount = 0.95
@@ -48,7 +48,7 @@ catch_up_improvements = 100_000
 
 
 def federation(budget: int = 100, **service: Any) -> str:
-    """A file for `fedhql serve` that is done in a second."""
+    """Return the settings file of a federation that finishes in about a second."""
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in service.items()]
     text = FROZEN_LAKE.format(budget=budget)
     if "catch_up_improvements" in service:
@@ -57,7 +57,7 @@ def federation(budget: int = 100, **service: Any) -> str:
 
 
 class Hasty(random.Random):
-    """Comes again at once."""
+    """Draws short pauses, so that a member reconnects soon."""
 
     def uniform(self, a: float, b: float) -> float:
         return super().uniform(a, b) / 10
@@ -65,7 +65,7 @@ class Hasty(random.Random):
 
 @dataclass
 class Server:
-    """One life of a server."""
+    """A running server, from its start to its end."""
 
     home: Path
     roster: Roster
@@ -87,7 +87,7 @@ class Server:
         await until(reached, self.work)
 
     async def die(self) -> None:
-        """As if it were killed: its members hear nothing more, and it writes nothing more."""
+        """Stop as if killed: without telling the members, and without writing more."""
         await self.listener.close(0)
         self.roster.stop()
         await asyncio.wait([self.work])
@@ -95,14 +95,14 @@ class Server:
 
 
 async def until(reached: Callable[[], bool], *unless: "asyncio.Future[Any]") -> None:
-    """Looks again and again; fails if one of the tasks ends before, or if it takes too long."""
+    """Wait until `reached()` is true. Fail if a task ends before, or after a timeout."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not reached():
         for task in unless:
             if task.done():
                 task.result()
-                raise AssertionError("it ended before the test had what it wanted")
-        assert time.monotonic() < deadline, "it takes too long"
+                raise AssertionError("a task ended before the awaited state was reached")
+        assert time.monotonic() < deadline, "timed out"
         await asyncio.sleep(0.005)
 
 
@@ -116,10 +116,10 @@ async def serving(
     revoked: Path | None = None,
     journal: Callable[[Path], Journal] = Journal,
 ) -> AsyncIterator[Server]:
-    """As `fedhql serve` does it."""
+    """Run a server as `fedhql serve` does."""
     settings = read_served_settings(text)
-    kept, federation = open_home(home, settings)
-    kept.close()
+    opened, federation = open_home(home, settings)
+    opened.close()
     task = task_of(settings)
     roster = Roster(
         settings.service,
@@ -142,15 +142,15 @@ async def serving(
         work.result()
 
 
-class Life:
-    """One process of a member, or as good as one: a thread and a loop of its own."""
+class MemberRun:
+    """One run of a member, in its own thread with its own event loop."""
 
     def __init__(self, member: Member, pool: Executor) -> None:
         self._cancel: Callable[[], object] = lambda: None
         here = asyncio.get_running_loop()
-        self.work = here.run_in_executor(pool, asyncio.run, self._live(member))
+        self.work = here.run_in_executor(pool, asyncio.run, self._run(member))
 
-    async def _live(self, member: Member) -> None:
+    async def _run(self, member: Member) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
@@ -158,21 +158,21 @@ class Life:
             await member.run()
 
     async def end(self) -> None:
-        """As its owner does it, with an interrupt."""
+        """Stop the member as its owner does, with an interrupt."""
         while not self.work.done():
-            with suppress(RuntimeError):  # its loop is closed
+            with suppress(RuntimeError):  # the loop is already closed
                 self._cancel()
             await asyncio.wait([self.work], timeout=0.2)
 
 
 @dataclass
 class Members:
-    """Those that live now; whoever still does at the end is stopped."""
+    """The members that run now. `members_of` stops those that still run at its end."""
 
     directory: Path
     address: str
     pool: Executor
-    lives: dict[str, Life] = field(default_factory=dict)
+    runs: dict[str, MemberRun] = field(default_factory=dict)
 
     def home(self, name: str) -> Path:
         return self.directory / name
@@ -203,16 +203,16 @@ class Members:
             keepalive_seconds=keepalive_seconds,
             secure_aggregation=secure_aggregation,
         )
-        self.lives[name] = Life(member, self.pool)
-        return asyncio.shield(self.lives[name].work)  # that may be given up; the life goes on
+        self.runs[name] = MemberRun(member, self.pool)
+        return asyncio.shield(self.runs[name].work)  # the member runs on if a caller stops waiting
 
     async def finish(self, *names: str) -> None:
-        """Each ends by itself, and well."""
-        for name in names or tuple(self.lives):
-            await asyncio.wait_for(asyncio.shield(self.lives[name].work), PATIENCE_SECONDS)
+        """Wait until the members end by themselves, and raise their errors."""
+        for name in names or tuple(self.runs):
+            await asyncio.wait_for(asyncio.shield(self.runs[name].work), PATIENCE_SECONDS)
 
     async def leave(self, name: str) -> None:
-        await self.lives.pop(name).end()
+        await self.runs.pop(name).end()
 
 
 @asynccontextmanager
@@ -222,7 +222,7 @@ async def members_of(directory: Path, address: str) -> AsyncIterator[Members]:
         try:
             yield members
         finally:
-            for name in tuple(members.lives):
+            for name in tuple(members.runs):
                 await members.leave(name)
 
 
@@ -243,7 +243,7 @@ def accounts(home: Path) -> dict[str, MemberRecord]:
 
 
 def broadcast(home: Path) -> list[str]:
-    """Fingerprints of every improvement there was, in order; needs a journal that keeps all."""
+    """Return the fingerprints of all improvements in order; the journal must have kept them all."""
     with closing(Journal(home / "journal.sqlite")) as journal:
         improvements = journal.improvements()
     assert [each.number for each in improvements] == list(range(1, len(improvements) + 1))
@@ -252,9 +252,9 @@ def broadcast(home: Path) -> list[str]:
 
 
 def assert_exact_shares(home: Path, budget: int) -> None:
-    """At any moment: the server's steps are shared out exactly, and nobody overspends."""
+    """Check that the members' shares add up to the server's steps, and that nobody overspends."""
     with closing(sqlite3.connect(home / "journal.sqlite", isolation_level=None)) as database:
-        database.execute("BEGIN")  # both of one moment
+        database.execute("BEGIN")  # read both in one snapshot
         steps = database.execute("SELECT value FROM facts WHERE name = 'server_env_steps'")
         server_env_steps = int((steps.fetchone() or ("0",))[0])
         rows = database.execute("SELECT record FROM members").fetchall()
@@ -265,7 +265,7 @@ def assert_exact_shares(home: Path, budget: int) -> None:
 
 
 def assert_exact_budgets(home: Path, budget: int) -> None:
-    """At the end: that, and the records of the rounds agree with it."""
+    """Check the shares, and that the rounds in federation.csv add up to the server's steps."""
     assert_exact_shares(home, budget)
     lines = (home / "federation.csv").read_text().splitlines()
     column = lines[0].split(",").index("round_server_env_steps")
@@ -276,9 +276,9 @@ def assert_exact_budgets(home: Path, budget: int) -> None:
 def assert_told_once(
     home: Path, directory: Path, names: Iterable[str], *, killed: Iterable[str] = ()
 ) -> None:
-    """Each improvement once and in order; every step that was charged learned, and no other.
+    """Check that each member got each improvement once and in order, and learned what was charged.
 
-    Of a member that was `killed` some of its learning is lost, and nothing is done twice.
+    A member that was `killed` may have lost some of its learning, but has done nothing twice.
     """
     whole = broadcast(home)
     for name in names:
@@ -286,7 +286,7 @@ def assert_told_once(
         assert account.skipped_improvements == 0
         applied = account.joined_at + len(improvements_of(agent))
         assert improvements_of(agent) == whole[account.joined_at : applied]
-        # Of one that was cut off at the very end the server may not know the last.
+        # The server may not know the last ones of a member that was disconnected at the very end.
         assert applied == account.applied_improvements or not account.parted
         assert applied >= account.applied_improvements
         if name in killed:
@@ -298,7 +298,7 @@ def assert_told_once(
 def assert_finished(
     home: Path, directory: Path, names: Iterable[str], budget: int, *, killed: Iterable[str] = ()
 ) -> None:
-    """All of it: the run is over, everybody was told everything once, the budgets are exact."""
+    """Check that the run is over, that budgets are exact and that nothing was applied twice."""
     names = tuple(names)
     assert fact(home, "position")["stage"] == "finished"
     assert_exact_budgets(home, budget)

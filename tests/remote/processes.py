@@ -1,4 +1,4 @@
-"""A federation as its owners run it: `fedhql serve` and `fedhql join`, each in its process."""
+"""A federation of real processes: one `fedhql serve` and several `fedhql join`."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]  # where tests.remote.recording can be imported
 
 @dataclass
 class Processes:
-    """Those of one federation; each may be killed and started again."""
+    """The processes of one federation. Tests can kill and restart each of them."""
 
     directory: Path
     text: str
@@ -33,15 +33,15 @@ class Processes:
         return self.directory / "home"
 
     def serve(self, *options: object) -> None:
-        """Returns when it listens; on the same port as before."""
+        """Start the server, on the same port as before, and return when it listens."""
         file = self.directory / "federation.toml"
         file.write_text(self.text)
-        begun = len(self.log("server"))
+        log_start = len(self.log("server"))
         self.start("server", "serve", file, "--listen", self.address, "--home", self.home,
                    *self._secured(), *options)  # fmt: skip
         listens = re.compile(r"listens on port (\d+)")
-        self.until(lambda: listens.search(self.log("server"), begun) is not None, "server")
-        found = listens.search(self.log("server"), begun)
+        self.until(lambda: listens.search(self.log("server"), log_start) is not None, "server")
+        found = listens.search(self.log("server"), log_start)
         assert found is not None, self.log("server")
         self.address = f"127.0.0.1:{found[1]}"
 
@@ -72,7 +72,7 @@ class Processes:
         return process.wait(PATIENCE_SECONDS)
 
     def finish(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Each ends by itself, and well."""
+        """Wait until the processes end by themselves, and check that they succeed."""
         for name in names or tuple(self.running):
             assert self.running.pop(name).wait(seconds) == 0, self.log(name)
 
@@ -99,7 +99,7 @@ class Processes:
         while not reached():
             for name in unless:
                 assert self.running[name].poll() is None, self.log(name)
-            assert time.monotonic() < deadline, "it takes too long"
+            assert time.monotonic() < deadline, "timed out"
             time.sleep(0.005)
 
     def _secured(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""A bad network between a member and its server: cuts, delays, and connections half open."""
+"""A TCP proxy that simulates a bad network: cuts, delays and half-open connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Proxy:
-    """Forwards bytes from its own port to another, as long and as fast as it is told to."""
+    """Forwards bytes from its own port to another; tests can delay, stall or cut it."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -21,12 +21,12 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Every connection there is; a new one may come."""
+        """Close every open connection. New connections are still accepted."""
         for connection in self._connections:
             connection.cancel()
 
     def stall(self) -> None:
-        """Both ends of every connection there is stay open, and hear nothing more."""
+        """Keep every open connection open, but forward nothing more on it."""
         self._stalled |= self._connections
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,11 +36,13 @@ class Proxy:
         self.accepted += 1
         writers = [writer]
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
-            writers.append(back)
+            target_reader, target_writer = await asyncio.open_connection(
+                "127.0.0.1", self._target_port
+            )
+            writers.append(target_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(connection, reader, back))
-                group.create_task(self._forward(connection, there, writer))
+                group.create_task(self._forward(connection, reader, target_writer))
+                group.create_task(self._forward(connection, target_reader, writer))
         except* (OSError, _Closed):
             pass
         finally:
@@ -65,7 +67,7 @@ class Proxy:
 
 
 class _Closed(Exception):
-    """By one of the two sides."""
+    """One of the two sides has closed the connection."""
 
 
 @asynccontextmanager

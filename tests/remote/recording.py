@@ -1,4 +1,4 @@
-"""An agent that remembers all it was told, so that a test can see that it was told it once."""
+"""An agent that records every call, so that tests can check that each came once."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def fingerprint(states: NDArray[Any], actions: NDArray[Any], targets: NDArray[An
 
 
 def fingerprints(improvements: Iterable[Improvement]) -> list[str]:
-    """Of what a journal holds."""
+    """Return the fingerprints of the improvements in a journal."""
     return [
         fingerprint(unpack(each.states), unpack(each.actions), unpack(each.targets))
         for each in improvements
@@ -34,7 +34,7 @@ def fingerprints(improvements: Iterable[Improvement]) -> list[str]:
 
 
 class Recorder:
-    """Its whole state is the list of what was done to it; what it answers depends on that."""
+    """An agent whose whole state is the list of calls it got. Its answers depend on that list."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Recorder:
         )
         self.told: list[str] = []  # fingerprints of improvements, "learn 50" for self-learning
         self.answered = 0
-        self.at: Callable[[str], None] = lambda point: None  # for tests that end it somewhere
+        self.at: Callable[[str], None] = lambda point: None  # a hook for tests that crash it
 
     def self_learn(self, env_steps: int) -> None:
         self.at("before learning")
@@ -69,7 +69,7 @@ class Recorder:
         self.answered += 1
         rows = np.arange(len(states) * self.actions).reshape(len(states), self.actions)
         good = np.sin(rows + self.seed + len(self.told)).astype(np.float32)
-        return self._spoilt(good) if self.answered > self.garbage_after else good
+        return self._spoiled(good) if self.answered > self.garbage_after else good
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         self.at("before improving")
@@ -86,7 +86,7 @@ class Recorder:
     def restore(self, directory: Path) -> None:
         self.told = json.loads((directory / STATE).read_text())
 
-    def _spoilt(self, values: Values) -> Values:
+    def _spoiled(self, values: Values) -> Values:
         wrong = {"nan": np.nan, "inf": np.inf, "large": 1e30}
         if self.garbage in wrong:
             values[0, 0] = wrong[self.garbage]
@@ -94,10 +94,9 @@ class Recorder:
 
 
 def told(home: Path) -> list[str]:
-    """What the agent of a member that has ended had saved."""
+    """Return the calls that the agent of an ended member has saved."""
     (checkpoint,) = (home / "checkpoint").glob("round-*")
-    found: list[str] = json.loads((checkpoint / STATE).read_text())
-    return found
+    return json.loads((checkpoint / STATE).read_text())
 
 
 def improvements_of(told: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""examples/remote: what its README tells a user to type works, and what it starts it ends."""
+"""examples/remote: the commands of its README work, and the script ends what it started."""
 
 import os
 import re
@@ -28,15 +28,15 @@ PATIENCE_SECONDS = 280.0
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """The networks are too small to gain from more."""
+    """Use one thread: the networks are too small to gain from more."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """The script, with a budget for one round and a little more."""
+    """Run the script with a budget for a little more than one round."""
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    # A shell that starts the tests in the background has all they start ignore interrupts.
+    # A shell that runs the tests in the background makes their processes ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, EXAMPLE / "run.py", "--home", tmp_path / "home", "--budget", "1200"],
@@ -50,12 +50,12 @@ def run(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         yield process
     finally:
         if process.poll() is None:
-            process.terminate()  # it ends what it has started
+            process.terminate()  # the script ends its own processes
         process.communicate(timeout=60)
 
 
 def require_all_ended(home: Path) -> None:
-    """Whoever lives holds a lock."""
+    """Check that all processes have ended: a running one holds the lock of its directory."""
     for directory in (home / "server" / "federation", *(home / name / "member" for name in AGENTS)):
         with locked(directory, wait=False):
             pass
@@ -71,7 +71,7 @@ def wait_for_members(home: Path, process: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [(), ("cleo", "server")], ids=["", "killed"])
-def test_three_owners_federate(
+def test_three_owners_federate_even_if_processes_are_killed(
     killed: tuple[str, ...], run: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     home, before = tmp_path / "home", ""
@@ -95,7 +95,7 @@ def test_three_owners_federate(
     for name in AGENTS:
         assert re.search(rf"│ {name} +│ finished │", output)
         assert f"{name}: joined at improvement 0" in (home / f"{name}.log").read_text()
-        # Everyone has their own key, and nobody the authority's.
+        # Every owner has its own key, and none has the authority's.
         certificates = home / name / "certs"
         assert {path.name for path in certificates.iterdir()} == {
             "ca.crt", f"{name}.crt", f"{name}.key"
@@ -107,7 +107,7 @@ def test_three_owners_federate(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_ends_all_it_has_started(
+def test_an_interrupted_script_ends_its_processes(
     how: signal.Signals, run: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     wait_for_members(tmp_path / "home", run)
@@ -117,7 +117,7 @@ def test_interrupted_it_ends_all_it_has_started(
     require_all_ended(tmp_path / "home")
 
 
-def test_a_directory_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLE / "run.py", "--home", tmp_path],
         capture_output=True,
@@ -129,7 +129,7 @@ def test_a_directory_that_exists_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_file_names_its_owners() -> None:
+def test_the_settings_file_names_the_owners() -> None:
     text = (EXAMPLE / "federation.toml").read_text()
     assert read_served_settings(text).service.members == tuple(AGENTS)
     assert tomllib.loads(text)["environment"]["id"] == "CartPole-v1"
@@ -152,7 +152,7 @@ def test_the_torch_agent_answers_learns_and_improves() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 30, 500])
-def test_the_torch_agent_goes_on_as_if_nothing_had_happened(steps: int, tmp_path: Path) -> None:
+def test_a_restored_torch_agent_continues_exactly(steps: int, tmp_path: Path) -> None:
     states = np.random.default_rng(0).uniform(-1, 1, (8, 4)).astype(np.float32)
     improvement = (states, np.arange(8) % 2, np.ones(8, dtype=np.float32))
     agent, other = TorchAgent(seed=0), TorchAgent(seed=1)

@@ -1,4 +1,4 @@
-"""Whatever is thrown at a server, by strangers or by a member: it stays up, the others go on."""
+"""A server survives invalid input from strangers and members, and the other members go on."""
 
 import asyncio
 import logging
@@ -42,8 +42,8 @@ TEXT = federation(
 Attack = Callable[[Server, random.Random], Coroutine[Any, Any, None]]
 
 
-class Evil:
-    """Speaks gRPC, sends any bytes."""
+class Attacker:
+    """A gRPC client that can send any bytes."""
 
     def __init__(self, server: Server) -> None:
         self._channel = grpc.aio.insecure_channel(server.address)
@@ -55,7 +55,7 @@ class Evil:
             await self.call.write(content)
 
     async def hear(self) -> FromServer | None:
-        """The next message; None if there is none any more, or none soon."""
+        """Return the next message; None if the stream has ended or nothing comes soon."""
         try:
             content = await asyncio.wait_for(self.call.read(), 0.5)
         except (TimeoutError, grpc.aio.AioRpcError):
@@ -86,19 +86,19 @@ async def random_bytes(server: Server, draw: random.Random) -> None:
         writer.close()
 
 
-async def messages_that_are_none(server: Server, draw: random.Random) -> None:
+async def invalid_messages(server: Server, draw: random.Random) -> None:
     for number in range(20):
-        evil = Evil(server)
+        attacker = Attacker(server)
         if number % 2:
-            await evil.join("eve")
-        await evil.send(draw.randbytes(draw.randrange(1, 300)))
+            await attacker.join("eve")
+        await attacker.send(draw.randbytes(draw.randrange(1, 300)))
         if number % 3:
-            await evil.hear()
-        await evil.close()
+            await attacker.hear()
+        await attacker.close()
 
 
 def mutated(report: Report, draw: random.Random) -> bytes:
-    """A valid message with something wrong in it, or wrong altogether."""
+    """Return a report with a wrong field, and sometimes with random bytes changed too."""
     match draw.randrange(8):
         case 0:
             report.applied_improvements = draw.randrange(2**64)
@@ -136,76 +136,76 @@ def answer_to(order: Order) -> Report:
 
 
 async def wrong_answers(server: Server, draw: random.Random) -> None:
-    """From one who was let in; after three in a row it is not let in again, so it has friends."""
+    """Use a new name each time: a member is quarantined after three refused answers in a row."""
     for number in range(12):
-        evil = Evil(server)
-        await evil.join(f"eve{number}")
+        attacker = Attacker(server)
+        await attacker.join(f"eve{number}")
         for _ in range(20):
-            message = await evil.hear()
+            message = await attacker.hear()
             if message is None or message.HasField("goodbye"):
                 break
             if message.HasField("order"):
-                await evil.send(mutated(answer_to(message.order), draw))
-        await evil.close()
+                await attacker.send(mutated(answer_to(message.order), draw))
+        await attacker.close()
 
 
 async def too_many_messages(server: Server, draw: random.Random) -> None:
-    evil = Evil(server)
-    await evil.join("flood")
+    attacker = Attacker(server)
+    await attacker.join("flood")
     content = FromMember(report=Report()).SerializeToString()
     for _ in range(2_000):
-        if evil.call.done():
+        if attacker.call.done():
             break
-        await evil.send(content)
-    await server.reach(lambda: "flood is cut off: too many messages" in events(server.home))
-    await evil.close()
+        await attacker.send(content)
+    await server.reach(lambda: "flood is disconnected: too many messages" in events(server.home))
+    await attacker.close()
 
 
 async def too_large_messages(server: Server, draw: random.Random) -> None:
-    """There is nothing wrong with them but their size."""
+    """Send messages that are valid but too large."""
     values = pack(np.zeros((MOST_BYTES // 8, 4), dtype=np.float32))
     content = FromMember(report=Report(values=values)).SerializeToString()
-    why = f"it broke off, or sent a message above {MOST_BYTES:,} bytes"
+    why = f"the connection broke, or a message was larger than {MOST_BYTES:,} bytes"
     for joined in (False, True):
-        evil = Evil(server)
+        attacker = Attacker(server)
         if joined:
-            await evil.join("large")
-            welcome = await evil.hear()
+            await attacker.join("large")
+            welcome = await attacker.hear()
             assert welcome is not None
             assert welcome.HasField("welcome")
-        await evil.send(content)
-        assert (await asyncio.wait_for(evil.call.code(), 10)).name == "RESOURCE_EXHAUSTED"
+        await attacker.send(content)
+        assert (await asyncio.wait_for(attacker.call.code(), 10)).name == "RESOURCE_EXHAUSTED"
         who = "large is away: " if joined else "ipv4:127.0.0.1:"
-        await server.reach(partial(_told, server, who, why))
-        await evil.close()
+        await server.reach(partial(_logged, server, who, why))
+        await attacker.close()
 
 
-def _told(server: Server, *words: str) -> bool:
+def _logged(server: Server, *words: str) -> bool:
     return any(all(word in event.text for word in words) for event in server.roster.events)
 
 
-async def many_that_come_and_go(server: Server, draw: random.Random) -> None:
+async def short_connections(server: Server, draw: random.Random) -> None:
     for number in range(30):
-        evil = Evil(server)
+        attacker = Attacker(server)
         for _ in range(draw.randrange(3)):  # also a second Hello
-            await evil.join(f"ghost{number % 3}")
+            await attacker.join(f"ghost{number % 3}")
         if draw.random() < 0.3:
-            await evil.send(b"")
-        await evil.close()
+            await attacker.send(b"")
+        await attacker.close()
 
 
 ATTACKS: tuple[Attack, ...] = (
     random_bytes,
-    messages_that_are_none,
+    invalid_messages,
     wrong_answers,
     too_many_messages,
     too_large_messages,
-    many_that_come_and_go,
+    short_connections,
 )
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_server_under_attack(
+def test_a_federation_finishes_under_attack(
     attack: Attack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     unexpected: list[dict[str, Any]] = []
@@ -231,7 +231,7 @@ def test_a_server_under_attack(
     for name in ("ann", "bob"):
         account = accounts(tmp_path / "home")[name]
         assert (account.connections, account.refused_answers) == (1, 0)
-    assert "Unexpected" not in caplog.text  # an exception of ours, in gRPC's words
-    # gRPC's event loops in other threads, which here end one after the other, are not the server.
-    mine = [found for found in unexpected if "PollerCompletionQueue" not in str(found)]
-    assert not mine
+    assert "Unexpected" not in caplog.text  # gRPC's log message for an exception in our code
+    # Ignore gRPC's event loops of the member threads, which end one after another in this test.
+    ours = [found for found in unexpected if "PollerCompletionQueue" not in str(found)]
+    assert not ours

@@ -1,4 +1,4 @@
-"""Over the network or in one process: the same federation leaves the same bytes."""
+"""A federation writes the same bytes over the network as in one process."""
 
 import json
 import re
@@ -50,7 +50,7 @@ env_steps_per_agent = 1_100
 episodes = 2
 """
 
-Agents = Sequence[Mapping[str, Any]]  # of each, its kind and its settings
+Agents = Sequence[Mapping[str, Any]]  # the kind and settings of each agent
 TABULAR: Agents = (
     {"kind": "tabular"},
     {"kind": "tabular", "exploration": "boltzmann", "temperature": 0.1},
@@ -64,7 +64,7 @@ DQN: Agents = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _as_runs_start_their_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One numeric thread, for sums depend on how many there are; and no one's cache but ours."""
+    """Use one numeric thread, as sums depend on the number of threads, and a fresh cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         for name, value in ONE_THREAD.items():
@@ -74,7 +74,7 @@ def _as_runs_start_their_workers(tmp_path_factory: pytest.TempPathFactory) -> It
 
 @dataclass
 class Network:
-    """A server and its members, each in a process of its own."""
+    """A server and its members, each in its own process."""
 
     directory: Path
     task: str
@@ -82,7 +82,7 @@ class Network:
     address: str = "127.0.0.1:0"
     members: list[subprocess.Popen[bytes]] = field(default_factory=list)
     server: subprocess.Popen[bytes] | None = None
-    servers: int = 0  # so far
+    servers: int = 0  # started so far
 
     @property
     def secure(self) -> bool:
@@ -94,7 +94,7 @@ class Network:
 
     def serve(self) -> None:
         names, N = [f"agent{n}" for n, _ in enumerate(self.agents, start=1)], len(self.agents)
-        # Nobody is left out or not waited for, as nobody is in one process.
+        # The server waits for every member, as a federation in one process does.
         service = (
             f"[service]\nmembers = {json.dumps(names)}\nstart_with = {N}\nquorum = {N}\n"
             "exchange_deadline_seconds = 200\nreturn_seconds = 200\n"
@@ -117,7 +117,7 @@ class Network:
         return (self.directory / f"server{self.servers}.log").read_text()
 
     def join(self) -> None:
-        """Everybody, with the seeds that agents have in an experiment with seed 0."""
+        """Start all members, with the agents' seeds of an experiment with seed 0."""
         for n, agent in enumerate(self.agents):
             name, seed = f"agent{n + 1}", int(seeds_for(0, Stream.AGENT, n, count=1)[0])
             own = {key: value for key, value in agent.items() if key != "kind"}
@@ -131,7 +131,7 @@ class Network:
             self.members.append(member)
 
     def finish(self) -> None:
-        """Everybody ends by itself, and well."""
+        """Wait until all processes end by themselves, and check that they succeed."""
         assert self.server is not None
         for process in (self.server, *self.members):
             assert process.wait(PATIENCE_SECONDS) == 0, self.logs()
@@ -146,10 +146,12 @@ class Network:
         self.server.send_signal(how)
         expected = -how if how == signal.SIGKILL else 0
         assert self.server.wait(PATIENCE_SECONDS) == expected, self.logs()
-        assert self.fact("position")["stage"] != "finished", "the test proves nothing"
+        assert self.fact("position")["stage"] != "finished", (
+            "the federation finished before it was stopped"
+        )
 
     def fact(self, name: str) -> Any:
-        """From the journal, whether or not the server runs."""
+        """Return a fact from the journal; the server may be running."""
         with closing(sqlite3.connect(self.home / "journal.sqlite")) as journal:
             row = journal.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
@@ -190,7 +192,7 @@ def network(tmp_path: Path) -> Iterator[Callable[[str, Agents], Network]]:
 
 @pytest.fixture(scope="module")
 def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Agents], Path]:
-    """The same by `fedhql run`, once for each task -> where its records are."""
+    """Return a function that runs a task once by `fedhql run` and returns its directory."""
 
     @cache
     def run(text: str) -> Path:
@@ -212,7 +214,7 @@ def section_of(agent: Mapping[str, Any]) -> str:
 
 
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Or until the process has ended by itself."""
+    """Wait until `reached()` is true or the process has ended."""
     while not reached() and process.poll() is None:
         time.sleep(0.01)
 
@@ -233,7 +235,7 @@ def assert_same_records(one: Path, other: Path) -> None:
     ],
     ids=["tabular", "tabular, carry-over", "dqn"],
 )
-def test_a_network_gives_what_one_process_gives(
+def test_a_network_writes_the_same_records_as_one_process(
     task: str,
     agents: Agents,
     network: Callable[[str, Agents], Network],
@@ -246,10 +248,10 @@ def test_a_network_gives_what_one_process_gives(
     assert_same_records(federation.home, in_one_process(task, agents))
 
 
-def test_so_it_does_with_secure_aggregation(
+def test_secure_aggregation_over_a_network_writes_the_same_rounds(
     network: Callable[[str, Agents], Network], in_one_process: Callable[[str, Agents], Path]
 ) -> None:
-    """But that nobody sees a member's evaluations."""
+    """With secure aggregation the server cannot evaluate members, so that file is empty."""
     task = FROZEN_LAKE.format(server_environments="reset")
     task = task.replace("[federation]\n", f"[federation]\n{SECURE}")
     federation = network(task, TABULAR)
@@ -268,7 +270,7 @@ def test_so_it_does_with_secure_aggregation(
 @pytest.mark.parametrize(
     "server_environments", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"]
 )
-def test_a_server_that_is_stopped_and_started_again_gives_the_same(
+def test_a_restarted_server_writes_the_same_records(
     server_environments: str,
     network: Callable[[str, Agents], Network],
     in_one_process: Callable[[str, Agents], Path],

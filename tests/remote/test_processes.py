@@ -1,4 +1,4 @@
-"""Real processes, ended by `kill -9` in the middle of what they do; and what an operator does."""
+"""Real processes: `kill -9` at any moment, and the commands of an operator."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ NAMES = ("ann", "bob", "cyd")
 BUDGET = 182  # seven rounds with two members
 
 
-def test_a_server_killed_in_two_stages_and_a_member_in_the_middle_of_an_improvement(
+def test_a_federation_survives_a_killed_server_and_a_killed_member(
     tmp_path: Path,
 ) -> None:
     text = federation(BUDGET)
@@ -31,24 +31,24 @@ def test_a_server_killed_in_two_stages_and_a_member_in_the_middle_of_an_improvem
             running.kill("server")
             running.serve()
             running.until_improvements(2)
-        running.until_improvements(1)  # it goes out with what comes next, and then takes 0.06 s
+        running.until_improvements(1)  # sent with the next order; applying it takes 0.06 s
         running.kill("ann")
         running.join("ann")
         running.finish()
     assert_finished(tmp_path / "home", tmp_path, ("ann", "bob"), BUDGET, killed=("ann",))
     assert fact(tmp_path / "home", "epoch") == 1 + len(stages)
     assert accounts(tmp_path / "home")["bob"].connections == 1 + len(stages)
-    assert len(broadcast(tmp_path / "home")) == 21  # nobody was left out, so no step was lost
+    assert len(broadcast(tmp_path / "home")) == 21  # no member was left out, so no step was lost
 
 
-def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) -> None:
-    """Quarantine and release, an interrupt, a revoked one, a look at the status."""
+def test_operator_commands_work_in_a_federation_with_certificates(tmp_path: Path) -> None:
+    """Quarantine and release, an interrupt, a revoked certificate, and `fedhql status`."""
     authority = Authority(tmp_path / "certs")
     authority.make("server", hosts=("127.0.0.1",))
     for name in (*NAMES, "eve"):
         authority.make(name)
     authority.revoke("eve")
-    # Long enough for whoever waits between two tries to come back before all is over.
+    # Long enough for a member that pauses between retries to come back before the end.
     text = federation(3 * BUDGET, return_seconds=40, learning_deadline_seconds=2)
     with processes(tmp_path, text, certificates=authority.home) as running:
         running.serve()
@@ -76,7 +76,7 @@ def test_with_certificates_from_the_first_command_to_the_last(tmp_path: Path) ->
     assert accounts(tmp_path / "home")["cyd"].own_env_steps > 20
 
 
-def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "federation.toml"
     file.write_text(federation(quorum=3))
     wrong = fedhql("serve", file, "--home", tmp_path, "--insecure", "--listen", "127.0.0.1:0")

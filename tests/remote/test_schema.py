@@ -1,4 +1,4 @@
-"""Nothing crosses but states, actions, values, targets, counts, names and keys: shown, not told."""
+"""Messages carry only states, actions, values, targets, counts, names and public keys."""
 
 import asyncio
 import subprocess
@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from fedhql.agents.settings import TabularSettings
+from fedhql.agents.kinds import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import make_environment
@@ -28,13 +28,13 @@ from tests.remote.federating import members_of, serving
 ROOT = Path(__file__).parents[2]
 PROTO = "src/fedhql/remote/wire.proto"
 
-# Every field there is, by the way to it from one of the two messages that cross. Whoever adds one
-# says here what it is for.
+# Every field, by its path from one of the two top-level messages. Whoever adds a field lists it
+# here and says what it is for.
 ARRAY = {"dtype": "string", "shape": "repeated uint32", "data": "bytes"}
-# Of secure aggregation: public, and certified.
+# Secure aggregation: public keys with certificates.
 KEY = {"name": "string", "public_key": "bytes", "certificate": "bytes", "signature": "bytes"}
 FROM_MEMBER = {
-    # Who it is and where it stands.
+    # Who the member is, and which improvements it has.
     "hello": "Hello",
     "hello.protocol": "uint32",
     "hello.name": "string",
@@ -43,7 +43,7 @@ FROM_MEMBER = {
     "hello.last_improvement": "fixed64",
     "hello.masking_key": "MaskingKey",
     **{f"hello.masking_key.{name}": kind for name, kind in KEY.items()},
-    # What it was asked for: counts, and for a query the values.
+    # The answer to an order: counts, and for a query the values.
     "report": "Report",
     "report.id": "OrderId",
     "report.id.epoch": "uint64",
@@ -54,13 +54,13 @@ FROM_MEMBER = {
     **{f"report.values.{name}": kind for name, kind in ARRAY.items()},
     "report.phase": "uint64",
     "report.phase_env_steps": "uint64",
-    # Why it goes, for a program and for a person.
+    # Why it leaves, for a program and for a person.
     "goodbye": "Goodbye",
     "goodbye.reason": "enum Reason",
     "goodbye.detail": "string",
 }
 FROM_SERVER = {
-    # The federation, and the decision problem all share.
+    # The federation, and the decision problem that all members share.
     "welcome": "Welcome",
     "welcome.federation": "string",
     "welcome.task": "Task",
@@ -74,7 +74,7 @@ FROM_SERVER = {
     "welcome.improvements": "uint64",
     "welcome.most_states": "uint32",
     "welcome.secure_value_bound": "double",
-    # States to value; states, actions and targets to improve on; steps to learn for.
+    # States to evaluate; states, actions and targets to improve on; steps to learn.
     "order": "Order",
     "order.id": "OrderId",
     "order.id.epoch": "uint64",
@@ -91,7 +91,7 @@ FROM_SERVER = {
     "order.query": "Query",
     "order.query.states": "Tensor",
     **{f"order.query.states.{name}": kind for name, kind in ARRAY.items()},
-    # Secure aggregation: with whom an answer is added up.
+    # Secure aggregation: the members whose answers are summed.
     "order.query.cohort": "repeated string",
     "order.query.keys": "repeated MaskingKey",
     **{f"order.query.keys.{name}": kind for name, kind in KEY.items()},
@@ -99,7 +99,7 @@ FROM_SERVER = {
     "order.learn.phase": "uint64",
     "order.learn.env_steps": "uint64",
     "order.learn.chunk_env_steps": "uint64",
-    # Why it sends a member away.
+    # Why the server disconnects a member.
     "goodbye": "Goodbye",
     "goodbye.reason": "enum Reason",
     "goodbye.detail": "string",
@@ -126,13 +126,13 @@ def is_map(field_: FieldDescriptor) -> bool:
     return field_.message_type is not None and field_.message_type.GetOptions().map_entry
 
 
-def fields_of(message: Any, way: str = "") -> Iterator[tuple[str, FieldDescriptor]]:
-    """Every field below a descriptor, with the way to it."""
-    assert way.count(".") < 10, f"{way} leads back to where it came from"
+def fields_of(message: Any, path: str = "") -> Iterator[tuple[str, FieldDescriptor]]:
+    """Yield every field below a descriptor, with its path."""
+    assert path.count(".") < 10, f"{path} is recursive"
     for field_ in message.fields:
-        yield way + field_.name, field_
+        yield path + field_.name, field_
         if field_.message_type is not None and not is_map(field_):
-            yield from fields_of(field_.message_type, f"{way}{field_.name}.")
+            yield from fields_of(field_.message_type, f"{path}{field_.name}.")
 
 
 def all_fields() -> list[FieldDescriptor]:
@@ -145,33 +145,35 @@ def all_fields() -> list[FieldDescriptor]:
     [(FromMember.DESCRIPTOR, FROM_MEMBER), (FromServer.DESCRIPTOR, FROM_SERVER)],
     ids=["from a member", "from the server"],
 )
-def test_there_is_no_field_but_these(message: Any, allowed: dict[str, str]) -> None:
-    assert {way: kind_of(field_) for way, field_ in fields_of(message)} == allowed
+def test_messages_have_only_the_listed_fields(message: Any, allowed: dict[str, str]) -> None:
+    assert {path: kind_of(field_) for path, field_ in fields_of(message)} == allowed
 
 
-def test_raw_bytes_are_arrays_and_public_keys_only() -> None:
+def test_only_arrays_and_public_keys_are_raw_bytes() -> None:
     raw = [each for each in all_fields() if each.type == FieldDescriptor.TYPE_BYTES]
     keys = {f"fedhql.v1.MaskingKey.{name}" for name, kind in KEY.items() if kind == "bytes"}
     assert {each.full_name for each in raw} == {"fedhql.v1.Tensor.data"} | keys
 
 
-def test_there_is_no_message_but_these_and_none_of_others() -> None:
-    """So that an Any or a Struct, into which anything goes, cannot come in."""
+def test_every_message_type_is_ours_and_in_use() -> None:
+    """So nobody can add an Any or a Struct, which could hold anything."""
     reached = {each.message_type.name for each in all_fields() if each.message_type is not None}
-    ways_in = {"FromMember", "FromServer"}
-    assert set(wire_pb2.DESCRIPTOR.message_types_by_name) == (reached | ways_in) - {"OptionsEntry"}
+    top_level = {"FromMember", "FromServer"}
+    assert set(wire_pb2.DESCRIPTOR.message_types_by_name) == (reached | top_level) - {
+        "OptionsEntry"
+    }
     assert [each.name for each in wire_pb2.DESCRIPTOR.dependencies] == []
     assert not wire_pb2.DESCRIPTOR.extensions_by_name
 
 
-def test_there_is_one_call_and_it_carries_these() -> None:
+def test_the_service_has_one_method_with_these_messages() -> None:
     (service,) = wire_pb2.DESCRIPTOR.services_by_name.values()
     (method,) = service.methods
     assert (service.full_name, method.name) == (SERVICE, JOIN)
     assert (method.input_type.name, method.output_type.name) == ("FromMember", "FromServer")
 
 
-def test_what_is_generated_is_what_the_schema_says(tmp_path: Path) -> None:
+def test_the_generated_code_matches_the_schema(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")
     command = [sys.executable, "-m", "grpc_tools.protoc", "-Isrc", f"--python_out={tmp_path}"]
     subprocess.run([*command, f"--pyi_out={tmp_path}", PROTO], cwd=ROOT, check=True)
@@ -180,13 +182,13 @@ def test_what_is_generated_is_what_the_schema_says(tmp_path: Path) -> None:
         assert made.read_text() == (ROOT / PROTO).with_name(name).read_text(), "make proto"
 
 
-# A whole run, every message of it written down as it is sent.
+# A whole run, with every message recorded as it is sent.
 
 LAKE = """
 [environment]
 id = "FrozenLake-v1"
 discount = 0.95
-options = { map_name = "8x8" }  # no hole or goal is near enough for an episode to end in a round
+options = { map_name = "8x8" }  # holes and goal are too far for an episode to end in a round
 [federation]
 query_batch = 8
 horizon_steps = 4
@@ -204,7 +206,7 @@ Row = tuple[float, ...]
 
 @dataclass
 class Conversation:
-    """One connection of a member, in the order in which it saw the messages."""
+    """The messages of one connection, in the order in which the member saw them."""
 
     raw: list[tuple[str, bytes]] = field(default_factory=list)
 
@@ -225,39 +227,39 @@ class Conversation:
         return b"".join(raw for side, raw in self.raw if side == "member")
 
 
-class Watched:
-    """A table nobody else has, all numbers of which are different, and all that ever was in it."""
+class RecordedAgent:
+    """A tabular agent with distinct values that records every row its table ever had."""
 
     def __init__(self, seed: int) -> None:
         env = make_environment("FrozenLake-v1", {"map_name": "8x8"})
         self._agent = TabularAgent(TabularSettings(), env, discount=0.95, seed=seed)
         self._agent._q_SA[:] = np.random.default_rng(seed).normal(size=self._agent._q_SA.shape)
-        self.rows: dict[int, set[Row]] = defaultdict(set)  # of each state
-        self._look()
+        self.rows: dict[int, set[Row]] = defaultdict(set)  # rows of each state
+        self._record_rows()
 
     def self_learn(self, env_steps: int) -> None:
         for _ in range(env_steps):
             self._agent.self_learn(1)
-            self._look()
+            self._record_rows()
 
     def q_values(self, states: States) -> Values:
         return self._agent.q_values(states)
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         self._agent.improve(states, actions, targets)
-        self._look()
+        self._record_rows()
 
-    def _look(self) -> None:
+    def _record_rows(self) -> None:
         for state, row in enumerate(self._agent._q_SA.tolist()):
             self.rows[state].add(tuple(row))
 
 
 @dataclass
 class Recording:
-    """A federation from its first message to its last."""
+    """All messages and agents of one federation."""
 
     conversations: dict[str, Conversation]
-    agents: dict[str, Watched]
+    agents: dict[str, RecordedAgent]
     steps: int
     exchanges: int
 
@@ -267,7 +269,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     conversations: list[Conversation] = []
 
     def join_method(channel: Any) -> Any:
-        """As the member's own, and every message is written down as it is, in bytes."""
+        """Do what the member's own function does, and record the bytes of every message."""
         conversation = Conversation()
         conversations.append(conversation)
 
@@ -285,15 +287,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(member_side, "join_method", join_method)
-        agents = {"north": Watched(seed=1), "south": Watched(seed=2)}
+        agents = {"north": RecordedAgent(seed=1), "south": RecordedAgent(seed=2)}
         directory = tmp_path_factory.mktemp("recorded")
         steps, exchanges = asyncio.run(federate(directory, agents))
-    assert len(conversations) == 2, "a connection broke: what it costs would count twice"
+    assert len(conversations) == 2, "a connection broke, so its messages would count twice"
     return Recording({each.name: each for each in conversations}, agents, steps, exchanges)
 
 
-async def federate(directory: Path, agents: dict[str, Watched]) -> tuple[int, int]:
-    """-> server steps, exchanges; as the server counts them."""
+async def federate(directory: Path, agents: dict[str, RecordedAgent]) -> tuple[int, int]:
+    """Run a federation; return the server's counts of steps and of exchanges."""
     async with serving(directory / "server", LAKE) as server:
         async with members_of(directory, server.address) as members:
             for name, agent in agents.items():
@@ -319,10 +321,10 @@ def tensors_in(message: Message) -> Iterator[tuple[str, Tensor]]:
                 yield from tensors_in(each)
 
 
-def test_a_member_sends_values_for_what_it_was_asked_and_no_other_array(
+def test_a_member_sends_no_arrays_but_the_values_of_its_queries(
     conversation: Conversation,
 ) -> None:
-    asked: dict[tuple[int, int], int] = {}  # open questions: how many states each has
+    asked: dict[tuple[int, int], int] = {}  # number of states of each open query
     answers = 0
     for side, raw in conversation.raw:
         if side == "server":
@@ -337,7 +339,7 @@ def test_a_member_sends_values_for_what_it_was_asked_and_no_other_array(
             unpack(tensor, dtype="float32", shape=(B, ACTIONS))
             answers += 1
     assert answers > 0
-    assert not asked, "each question is answered"
+    assert not asked, "some queries were not answered"
 
 
 def test_a_server_step_costs_two_exchanges(
@@ -347,7 +349,7 @@ def test_a_server_step_costs_two_exchanges(
     assert recording.exchanges == 2 * recording.steps
     reports = [each.report for each in conversation.sent() if each.HasField("report")]
     assert sum(report.HasField("values") for report in reports) == recording.exchanges
-    # An improvement has no message of its own, but for the last, which nothing follows.
+    # Only the last improvement has its own message, as no other order follows it.
     orders = conversation.orders()
     work = [order.WhichOneof("work") for order in orders]
     phases = max(report.phase for report in reports)
@@ -360,7 +362,7 @@ def test_a_server_step_costs_two_exchanges(
     assert all(len(numbers) <= 1 for numbers in brought)
 
 
-def test_states_go_out_and_no_member_hears_of_another(conversation: Conversation) -> None:
+def test_a_member_receives_nothing_about_another_member(conversation: Conversation) -> None:
     other = {"north": "south", "south": "north"}[conversation.name]
     for message in conversation.heard():
         assert other.encode() not in message.SerializeToString()
@@ -368,15 +370,15 @@ def test_states_go_out_and_no_member_hears_of_another(conversation: Conversation
             assert name in ("states", "actions", "targets")
 
 
-def test_no_message_holds_a_row_that_was_not_asked_for(
+def test_no_message_contains_a_row_that_was_not_queried(
     recording: Recording, conversation: Conversation
 ) -> None:
     sent = conversation.sent_bytes()
     rows, answered = recording.agents[conversation.name].rows, answered_rows(conversation)
     as_sent = {state: {as_bytes(row, "<f4") for row in rows[state]} for state in rows}
     for state, row in answered:
-        assert row in as_sent[state], "it answers with the row of the state it is asked about"
-        assert row in sent, "the search finds what is there"
+        assert row in as_sent[state], "an answer differs from the rows of its state"
+        assert row in sent, "the search misses a row that was sent"
     shown = {row for _, row in answered}
     private = {row for state in rows for row in rows[state] if as_bytes(row, "<f4") not in shown}
     assert len(private) > 60
@@ -389,7 +391,7 @@ def as_bytes(row: Row, dtype: str) -> bytes:
 
 
 def answered_rows(conversation: Conversation) -> set[tuple[int, bytes]]:
-    """States it was asked about, each with the values that it sent."""
+    """Return the queried states, each with the values that the member sent."""
     asked = {key_of(each.id): each.query.states for each in conversation.orders()}
     rows = set()
     for message in conversation.sent():

@@ -1,4 +1,4 @@
-"""Whole federations with secure aggregation: what is learned, and what the server gets to see."""
+"""Whole federations with secure aggregation: what agents learn, and what the server sees."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def secure(text: str) -> str:
 
 
 def small(budget: int = BUDGET, **service: Any) -> str:
-    """As others are tried with, but secure."""
+    """Return a small federation's settings, with secure aggregation."""
     chosen = {"members": NAMES, "start_with": 4, "quorum": 3, "evaluate_every_rounds": 0}
     return secure(federation(budget, **{**chosen, **service}))
 
@@ -82,7 +82,7 @@ AGENTS = "".join(
 
 
 class Heard:
-    """Every array that reached the server."""
+    """Records every array that reaches the server."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.arrays: list[Any] = []
@@ -104,7 +104,7 @@ async def federate(
     masked: bool,
     authority: Authority | None = None,
 ) -> tuple[int, int]:
-    """-> server steps, exchanges."""
+    """Run a federation; return the numbers of server steps and of exchanges."""
     make: Callable[..., Any] = authority.make if authority else lambda name, hosts=(): None
     shown = make("server", hosts=("127.0.0.1",))
     async with (
@@ -123,17 +123,17 @@ def rounds(home: Path) -> bytes:
 
 
 def returns_of(agents: Mapping[str, BlackBoxAgent]) -> Any:
-    """Each plays ten greedy episodes; its owner may see them."""
+    """Return each agent's returns in ten greedy episodes, which only its owner could play."""
     settings = read_settings(TASK + AGENTS)
     batch = build_batch(settings, len(agents) * 10)
     seeds = np.stack([seeds_for(0, Stream.EVALUATION, n, 0, count=10) for n in range(len(agents))])
     return evaluate(InProcessCohort(list(agents.values()), 4).query_each, batch, seeds)[0]
 
 
-def test_a_federation_learns_what_it_learns_without(
+def test_a_federation_learns_the_same_with_and_without_masks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same policies, in as many exchanges; and of values only noise reaches the server."""
+    """Policies and exchange counts are equal, and the server receives only noise."""
     heard: dict[bool, list[Any]] = {}
     found: dict[bool, tuple[int, int]] = {}
     agents = {
@@ -153,20 +153,20 @@ def test_a_federation_learns_what_it_learns_without(
     np.testing.assert_array_equal(returns_of(agents[True]), returns_of(agents[False]))
     assert {array.dtype for array in heard[False]} == {np.dtype(np.float32)}
     assert {array.dtype for array in heard[True]} == {np.dtype(np.uint64)}
-    # A word is below 2^60 once in 16 times; a value that is not masked always is, or its negative.
+    # A random word is below 2^60 with probability 1/16; an unmasked value, or its negative, always.
     words = np.concatenate([array[:-1] for array in heard[True]])
     assert abs(np.mean(words < 2**60) - 1 / 16) < 5 * np.sqrt(15 / 256 / len(words))
 
 
-def test_over_the_network_it_is_what_it_is_in_one_process(tmp_path: Path) -> None:
-    """Sums of whole numbers have no order: targets are the same, bit by bit."""
+def test_agents_learn_the_same_over_the_network_as_in_one_process(tmp_path: Path) -> None:
+    """Integer sums do not depend on their order, so targets are equal bit by bit."""
     settings = read_settings(secure(TASK) + AGENTS)
-    served = read_served_settings(secure(TASK) + SERVICE)
+    service_settings = read_served_settings(secure(TASK) + SERVICE)
     here, there = build_agents(settings, 0), build_agents(settings, 0)
     asyncio.run(federate(tmp_path, secure(TASK) + SERVICE, dict(zip(NAMES, there, strict=True)),
                          masked=True, authority=Authority(tmp_path / "certs")))  # fmt: skip
     cohort = build_cohort(settings, here)
-    batch = build_batch(settings, served.federation.query_batch)
+    batch = build_batch(settings, service_settings.federation.query_batch)
     server = build_server(settings, as_asked(cohort, settings.federation), batch)
     budget, round_ = Budget(env_steps_per_agent=2_000, agents=4), 0
     while env_steps := budget.affordable_self_learning(300):
@@ -183,10 +183,12 @@ def test_over_the_network_it_is_what_it_is_in_one_process(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("mode", "budget"),
-    [("rounds", BUDGET), ("continuous", 6 * BUDGET)],  # they learn meanwhile
+    [("rounds", BUDGET), ("continuous", 6 * BUDGET)],  # members learn at the same time
 )
-def test_members_come_go_and_are_late(mode: str, budget: int, tmp_path: Path) -> None:
-    """The federation goes on with whoever is there, and each hears everything once."""
+def test_a_federation_continues_when_members_leave_or_are_late(
+    mode: str, budget: int, tmp_path: Path
+) -> None:
+    """The federation continues with the members present; each gets every improvement once."""
     text = small(budget, mode=mode, exchange_deadline_seconds=0.3, learning_deadline_seconds=1,
                  return_seconds=1, round_interval_seconds=0.02, chunk_env_steps=5)  # fmt: skip
     slow = Recorder(3, learn_seconds=0.01)
@@ -214,7 +216,7 @@ def test_members_come_go_and_are_late(mode: str, budget: int, tmp_path: Path) ->
     asyncio.run(run())
     assert_finished(tmp_path / "home", tmp_path, NAMES, budget)
     told = events(tmp_path / "home")
-    assert f"no answer of {NAMES[3]}: the others are asked again" in told
+    assert f"no answer from {NAMES[3]}; asking the others again" in told
     assert "do not add up" not in told
     assert accounts(tmp_path / "home")[NAMES[3]].connections >= 2
 
@@ -225,7 +227,7 @@ class SometimesNan(Recorder):
         return values * np.nan if self.answered % 5 == 0 else values
 
 
-def test_an_agent_with_no_usable_answer_is_left_out_of_that_sum(tmp_path: Path) -> None:
+def test_an_agent_without_a_usable_answer_is_left_out_of_that_sum(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             serving(tmp_path / "home", small()) as server,
@@ -243,7 +245,9 @@ def test_an_agent_with_no_usable_answer_is_left_out_of_that_sum(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_both_sides_have_to_want_it(masked: bool, tmp_path: Path) -> None:
+def test_joining_fails_unless_both_sides_use_secure_aggregation(
+    masked: bool, tmp_path: Path
+) -> None:
     text = federation(BUDGET) if masked else small()
     why = "a welcome without secure aggregation" if masked else "join with --secure-aggregation"
 
@@ -268,7 +272,7 @@ async def refused(server: Server, directory: Path, **joins: Any) -> str:
 def test_a_server_refuses_keys_that_the_others_would_not_accept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or one member with a wrong key would make all others leave."""
+    """Otherwise one member with a wrong key would make all others leave."""
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
     other = authority.make(NAMES[1])
@@ -278,10 +282,10 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
         async with serving(tmp_path / "home", small(), credentials=shown) as server:
             for wrong, why in (
                 (lambda name, key, _: real(name, key, None), "is not a certificate in PEM"),
-                (lambda name, key, _: real(name, key, other), "another's certificate"),
+                (lambda name, key, _: real(name, key, other), "certificate of another member"),
                 (lambda name, key, _: real("x", key, own), "the masking key of another"),
                 (lambda name, key, _: real(name, key[:9], own), "32 bytes"),
-                # Of low order: with it, every secret would be 0.
+                # A key of low order: every shared secret would be 0.
                 (lambda name, key, _: real(name, bytes(32), own), "computing shared key"),
             ):
                 monkeypatch.setattr(masking, "masking_key", wrong)
@@ -291,10 +295,10 @@ def test_a_server_refuses_keys_that_the_others_would_not_accept(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_of_a_key_only_what_was_checked_goes_on_to_the_others(
+def test_only_the_checked_fields_of_a_key_are_sent_to_other_members(
     tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a member could have the server send them whatever it likes."""
+    """Otherwise a member could make the server send them arbitrary data."""
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
     real, made = masking_keys.masking_key, list[MaskingKey]()
@@ -321,10 +325,10 @@ def test_of_a_key_only_what_was_checked_goes_on_to_the_others(
     asyncio.run(run())
 
 
-def test_who_has_a_certificate_that_expires_has_to_go_before(
+def test_a_member_is_disconnected_before_its_certificate_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or whoever came after that would be sent its key, refuse it and leave."""
+    """Otherwise members that join later would get its key, reject it and leave."""
     authority = Authority(tmp_path / "certs")
     shown, own = authority.make("server", hosts=("127.0.0.1",)), authority.make(NAMES[0])
 
@@ -354,7 +358,9 @@ def test_who_has_a_certificate_that_expires_has_to_go_before(
         ({"members": []}, r"secure_aggregation with 0 service.members; allowed: 3 to"),
     ],
 )
-def test_a_service_that_cannot_aggregate_securely(service: dict[str, Any], message: str) -> None:
+def test_service_settings_that_contradict_secure_aggregation_are_refused(
+    service: dict[str, Any], message: str
+) -> None:
     read_served_settings(small())
     with pytest.raises(SettingsError, match=message):
         read_served_settings(small(**service))
@@ -362,7 +368,7 @@ def test_a_service_that_cannot_aggregate_securely(service: dict[str, Any], messa
         read_served_settings(small().replace("secure_aggregation = true", ""))
 
 
-def test_a_home_of_a_service_that_is_not_allowed_any_more_opens_with_one_that_is(
+def test_a_home_with_outdated_service_settings_opens_with_valid_ones(
     tmp_path: Path,
 ) -> None:
     before = parse(small(value_bound=5), (), ServedSettings)
@@ -373,9 +379,9 @@ def test_a_home_of_a_service_that_is_not_allowed_any_more_opens_with_one_that_is
     assert again == identity
 
 
-def test_room_for_everybodys_keys_beside_a_question() -> None:
+def test_a_query_must_fit_into_a_message_with_all_keys() -> None:
     room = MOST_BYTES_TO_A_MEMBER - ROOM_BYTES - len(NAMES) * masking_keys.MOST_KEY_BYTES
-    most = room // (8 + 12 + 8)  # of FrozenLake's states: an improvement and a question
+    most = room // (8 + 12 + 8)  # bytes per FrozenLake state in an improvement and a query
     for batch, fits in ((most, True), (most + 1, False)):
         overrides = [f"federation.query_batch={batch}"]
         overrides += [f"service.{key}={2**40}" for key in ("most_states", "most_message_bytes")]

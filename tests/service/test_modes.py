@@ -1,4 +1,4 @@
-"""A federation over the network from its first member to its last goodbye, in both modes."""
+"""A federation over the network from start to end, in both modes."""
 
 import asyncio
 from pathlib import Path
@@ -16,11 +16,11 @@ from tests.remote.federating import (
 from tests.remote.recording import Recorder
 
 NAMES = ("ann", "bob", "cyd")
-BUDGET = 96  # four rounds of 20 own steps and a third of 12: the last thing is an improvement
+BUDGET = 96  # four rounds of 20 own steps and a third of 12; an improvement comes last
 
 
 @pytest.mark.parametrize("mode", ["rounds", "continuous"])
-def test_everybody_is_told_everything_once(mode: str, tmp_path: Path) -> None:
+def test_every_member_applies_each_improvement_once(mode: str, tmp_path: Path) -> None:
     text = federation(
         BUDGET, mode=mode, start_with=3, round_interval_seconds=0.02, chunk_env_steps=7
     )
@@ -40,7 +40,7 @@ def test_everybody_is_told_everything_once(mode: str, tmp_path: Path) -> None:
     improvements = fact(tmp_path / "home", "improvements")
     for account in accounts(tmp_path / "home").values():
         assert account.parted
-        if mode == "rounds":  # else one may finish before the others
+        if mode == "rounds":  # in continuous mode a member may finish before the others
             assert account.applied_improvements == improvements == 12
         else:
             assert account.applied_improvements >= 3

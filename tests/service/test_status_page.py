@@ -579,7 +579,7 @@ def test_the_page_shows_when_the_server_does_not_answer(chromium: webdriver.Chro
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 1001, 1000, 600, 390, 320])
-def test_nothing_is_cut_off(
+def test_no_element_overflows_the_page(
     width: int, scheme: str, browser: webdriver.Chrome, federation: Federation
 ) -> None:
     look_at(browser, width, scheme)

@@ -162,7 +162,7 @@ def _content_policy(page: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Collector:
-    """Metrics of one snapshot for each scrape."""
+    """Collects the metrics of one new snapshot at each scrape."""
 
     snapshot: Callable[[], FederationStatus]
 
