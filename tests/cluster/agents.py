@@ -1,4 +1,4 @@
-"""Agents that tell a test something, or give it time: the first waits until a file exists."""
+"""Agents for tests: slow ones, ones that save their node, and ones that fail."""
 
 import time
 from pathlib import Path
@@ -13,6 +13,8 @@ PAUSE_SECONDS = 0.2
 
 
 class Unhurried(TabularAgent):
+    """Pauses in every self-learning phase until the file `until` exists."""
+
     def __init__(self, seed: int, until: str, epsilon: float = 0.1) -> None:
         settings = TabularSettings(epsilon=epsilon)
         environment = make_environment("FrozenLake-v1", {})
@@ -26,7 +28,7 @@ class Unhurried(TabularAgent):
 
 
 class Sited(Unhurried):
-    """Saves where it is."""
+    """Saves the id of its node."""
 
     def save(self, directory: Path) -> None:
         (directory / "node").write_text(ray.get_runtime_context().get_node_id())

@@ -14,18 +14,18 @@ from fedhql.environments.twins import TWINS, Twin, twin_of
 Floats = NDArray[Any]
 PI = math.pi
 
-# Largest size of each state component in play: what an error is measured against.
+# The largest size of each state component in play; errors are measured relative to it.
 SCALES = {
     "CartPole-v1": (2.4, 3.0, 0.21, 3.5),
     "MountainCar-v0": (1.2, 0.07),
     "Acrobot-v1": (PI, PI, 4 * PI, 9 * PI),
 }
-# A float32 rounds by 6e-8. Acrobot adds up four estimates that feed on each other.
+# A float32 rounds by 6e-8. Acrobot adds up four estimates that depend on each other.
 TOLERANCES = {"CartPole-v1": 1e-6, "MountainCar-v0": 1e-6, "Acrobot-v1": 5e-6}
-# States to step from, on top of those a random walk meets, low and high: over every edge where
-# an episode ends or a bound holds. Acrobot's speeds stop at 0.7 of their bounds: beyond, its
-# Runge-Kutta step overshoots by whole turns and multiplies rounding errors a hundredfold, and
-# from there both bounds are hit already.
+# The low and high corners of boxes of states to step from, besides those of a random walk. Boxes go
+# beyond every edge where an episode ends or a bound holds. Acrobot's speeds stop at 0.7 of their
+# bounds, where steps already reach both bounds. Beyond, its Runge-Kutta step overshoots by whole
+# turns and multiplies rounding errors by a hundred.
 BOXES = {
     "CartPole-v1": ((-2.5, -3.0, -0.22, -3.5), (2.5, 3.0, 0.22, 3.5)),
     "MountainCar-v0": ((-1.2, -0.07), (0.6, 0.07)),
@@ -42,7 +42,7 @@ class Steps(NamedTuple):
 
 
 @pytest.mark.parametrize("env_id", TWINS)
-def test_steps_as_gymnasium_does(env_id: str) -> None:
+def test_a_twin_steps_like_gymnasium(env_id: str) -> None:
     twin = TWINS[env_id]
     rng = np.random.default_rng(0)
     walked = _walked(twin, lanes=20, steps=500)
@@ -63,7 +63,7 @@ def test_steps_as_gymnasium_does(env_id: str) -> None:
         np.abs((ours.observations - theirs.observations) / seen_scales).max() < TOLERANCES[env_id]
     )
 
-    # Only a state that rounding can carry over the threshold may be judged differently.
+    # `terminated` may differ only for states that rounding can carry over the threshold.
     differs = ours.terminated != theirs.terminated
     assert differs.sum() <= 5
     assert (_margins(env_id, theirs.states)[differs] < 1e-6).all()
@@ -71,7 +71,7 @@ def test_steps_as_gymnasium_does(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", TWINS)
-def test_has_gymnasiums_sizes_and_limit(env_id: str) -> None:
+def test_sizes_and_step_limit_equal_gymnasiums(env_id: str) -> None:
     twin, env = TWINS[env_id], gym.make(env_id)
     assert (twin.observation_size,) == env.observation_space.shape
     assert isinstance(env.action_space, gym.spaces.Discrete)
@@ -81,22 +81,22 @@ def test_has_gymnasiums_sizes_and_limit(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", TWINS)
-def test_starts_as_gymnasium_does(env_id: str) -> None:
+def test_starts_are_distributed_like_gymnasiums(env_id: str) -> None:
     n, twin = 2_000, TWINS[env_id]
     ours = np.asarray(TwinLanes(twin).begin(jnp.arange(n, dtype=jnp.uint32)).states)
     env: Any = gym.make(env_id).unwrapped
     env.reset(seed=0)
     theirs = np.array([(env.reset(), env.state)[1] for _ in range(n)])
-    if env_id == "MountainCar-v0":  # it stands still
+    if env_id == "MountainCar-v0":  # the car starts at rest
         assert not ours[:, 1].any()
         ours, theirs = ours[:, :1], theirs[:, :1]
     low, high = STARTS[env_id]
     assert (ours >= np.float32(low)).all()
     assert (ours <= np.float32(high)).all()
-    # 2,000 draws all miss the outer 1 % at one end with a chance of 2e-9.
+    # All 2,000 draws miss the outer 1 % at one end with a probability of 2e-9.
     assert (ours.min(axis=0) < low + 0.01 * (high - low)).all()
     assert (ours.max(axis=0) > high - 0.01 * (high - low)).all()
-    # Nine components in all; a chance of 1 % that a right start fails one of them somewhere.
+    # There are nine components; a correct start fails one of them with a probability of 1 %.
     for column in range(ours.shape[1]):
         assert _ks_distance(ours[:, column], theirs[:, column]) < _ks_critical(n, 0.01 / 9)
     # No two components come from the same draw: 0.1 is 4.5 standard errors.
@@ -104,7 +104,7 @@ def test_starts_as_gymnasium_does(env_id: str) -> None:
     assert np.abs(correlations - np.eye(len(correlations))).max() < 0.1
 
 
-def test_options_are_for_gymnasium() -> None:
+def test_an_environment_with_options_has_no_twin() -> None:
     assert twin_of("CartPole-v1") is TWINS["CartPole-v1"]
     assert twin_of("CartPole-v1", {}) is TWINS["CartPole-v1"]
     assert twin_of("CartPole-v1", {"sutton_barto_reward": True}) is None
@@ -112,7 +112,7 @@ def test_options_are_for_gymnasium() -> None:
 
 
 def _walked(twin: Twin, *, lanes: int, steps: int) -> Floats:
-    """States that random actions lead to, episode after episode."""
+    """Return the states that random actions lead to, episode after episode."""
     made = TwinLanes(twin)
 
     def move(episodes: TwinEpisodes, key: jax.Array) -> tuple[TwinEpisodes, jax.Array]:
@@ -145,7 +145,7 @@ def _gymnasium_steps(env_id: str, states: Floats, actions: Floats) -> Steps:
 
 
 def _margins(env_id: str, states: Floats) -> Floats:
-    """How far each state lies from where its verdict flips."""
+    """Return the distance of each state from where `terminated` changes."""
     first, second = states[:, 0], states[:, 1]
     if env_id == "CartPole-v1":
         leans = np.abs(np.abs(states[:, 2]) - 12 * 2 * PI / 360)
@@ -156,7 +156,7 @@ def _margins(env_id: str, states: Floats) -> Floats:
 
 
 def _assert_reaches_the_edges(env_id: str, before: Floats, after: Steps) -> None:
-    """A constant that no row depends on would go untested."""
+    """Check that rows reach every bound; otherwise its constant would not be tested."""
     x = after.states
     if env_id == "CartPole-v1":
         leans = 12 * 2 * PI / 360
@@ -170,12 +170,12 @@ def _assert_reaches_the_edges(env_id: str, before: Floats, after: Steps) -> None
 
 
 def _ks_distance(left: Floats, right: Floats) -> float:
-    """Kolmogorov-Smirnov: the largest gap between two samples' distribution functions."""
+    """Return the Kolmogorov-Smirnov distance between two samples."""
     points = np.concatenate([left, right])
     shares = [np.searchsorted(np.sort(s), points, side="right") / len(s) for s in (left, right)]
     return float(np.abs(shares[0] - shares[1]).max())
 
 
 def _ks_critical(n: int, error_rate: float) -> float:
-    """What two samples of n from one distribution exceed with this probability, for large n."""
+    """Return the distance that two large samples of n exceed with this probability."""
     return math.sqrt(-math.log(error_rate / 2) / n)
