@@ -25,7 +25,7 @@ from fedhql.cluster.session import RAYS_OWN, Cluster, connected, import_ray
 from fedhql.contract import Actions, States, Values
 from fedhql.engines.build import build_batch, build_server, gather_here
 from fedhql.engines.jax_setup import prepare_jax
-from fedhql.federation import Budget, fed_ucb, fed_ucb_of, merged, moments
+from fedhql.federation import Budget, fed_ucb
 from fedhql.federation.cohort import usable_answers
 from fedhql.running.ray_executors import gather_on_ray
 from fedhql.settings.experiment import read_settings
@@ -189,29 +189,19 @@ def _round_row(kind: str, where: str, settings: ExperimentSettings, gather: Any)
 
 def server() -> None:
     """What the server does with answers, without agents."""
-    print("\nA query's answers at the server: 128 states, 2 actions; a tree with 100 at a node\n")
-    print("| agents | answers | scored from all | at the tree's root | its answers | largest gap |")
-    print("|---|---|---|---|---|---|")
+    print("\nA query's answers at the server: 128 states, 2 actions\n")
+    print("| agents | answers | scored |")
+    print("|---|---|---|")
     rng = np.random.default_rng(0)
     for N in (5, 1_000, 10_000):
         q = [rng.normal(100, 10, size=(128, ACTIONS)).astype(np.float32) for _ in range(N)]
-        groups = [moments(np.stack(q[n : n + 100])) for n in range(0, N, 100)]
-        while len(groups) > 100:
-            groups = [merged(groups[n : n + 100]) for n in range(0, len(groups), 100)]
 
         def direct(q: list[Values] = q) -> Any:
             return fed_ucb(usable_answers(q).q_NBA, 1.0)
 
-        def root(groups: Any = groups) -> Any:
-            return fed_ucb_of(merged(groups), 1.0)
-
-        gap = np.abs(direct() - root()).max()
-        took = by_turns({"direct": direct, "root": root}, 15)
-        print(
-            f"| {N:,} | {sum(values.nbytes for values in q) / 1e6:.2f} MB | "
-            f"{1e3 * took['direct']:.2f} ms | {1e3 * took['root']:.2f} ms | "
-            f"{len(groups) * 2 * 8 * 128 * ACTIONS / 1e6:.2f} MB | {gap:.1e} |"
-        )
+        took = by_turns({"direct": direct}, 15)
+        megabytes = sum(values.nbytes for values in q) / 1e6
+        print(f"| {N:,} | {megabytes:.2f} MB | {1e3 * took['direct']:.2f} ms |")
 
 
 @contextmanager
@@ -239,7 +229,7 @@ def nodes_of_one_core(count: int) -> Iterator[str]:
 def suite_seconds(nodes: int, *options: str) -> float:
     """Of the command; the nodes are there before it starts."""
     with nodes_of_one_core(nodes) as address, tempfile.TemporaryDirectory() as home:
-        command = [str(FEDHQL), "suite", "cartpole-n5", "--engine", "ray", "--address", address]
+        command = [str(FEDHQL), "suite", "cartpole-n5", "--on", "ray", "--address", address]
         begun = time.perf_counter()
         subprocess.run([*command, "--out", home, *options], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begun

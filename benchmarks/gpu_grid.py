@@ -52,10 +52,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
     F = len(lambdas)
     L = F + seeds
     arms = ArmNumbers(
-        exploration=lambdas,
-        bound=jnp.zeros(F),
-        confidence=jnp.zeros(F),
-        trim=jnp.zeros(F),
+        rule_numbers={"exploration": lambdas},
         learning_rate=jnp.full(F, federation["learning_rate"]),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),

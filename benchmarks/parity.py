@@ -89,15 +89,15 @@ def sb3(experiment: dict[str, Any], seed: int) -> float:
 def ours(experiment: dict[str, Any], seed: int) -> float:
     from fedhql.agents.dqn.agent import DqnAgent
     from fedhql.agents.dqn.config import DqnConfig
+    from fedhql.environments.compiled import find_twin
     from fedhql.environments.make import make_environment
-    from fedhql.environments.twins import twin_of
 
     (settings,) = experiment["agents"]
     env_id, budget = experiment["environment"]["id"], experiment["budget"]["env_steps_per_agent"]
     agent = DqnAgent(
         DqnConfig(**settings | {"hidden": tuple(settings["hidden"])}),
         make_environment(env_id),
-        twin_of(env_id),
+        find_twin(env_id),
         discount=experiment["environment"]["discount"],
         budget_env_steps=budget,
         seed=seed,

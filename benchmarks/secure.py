@@ -105,40 +105,42 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
     """Of both kinds, in turns of fifty."""
     with ExitStack() as stack:
         home = stack.enter_context(tempfile.TemporaryDirectory())
-        hubs, gates, addresses = {}, [], {}
+        rosters, listeners, addresses = {}, [], {}
         task = Task(environment="CartPole-v1", state_dtype="float32", state_shape=[4],
                     actions=ACTIONS, env_steps_per_member=10**9)  # fmt: skip
         for kind in KINDS:
             journal = Journal(Path(home) / f"{kind}.sqlite")
             stack.callback(journal.close)
-            hubs[kind] = Counting(
+            rosters[kind] = Counting(
                 ServiceSettings(start_with=count, quorum=count, most_messages_per_second=1e6),
                 journal,
                 action_count=ACTIONS,
                 env_steps_per_member=10**9,
                 secure_value_bound=BOUND if kind == "secure" else None,
             )
-            gates.append(Listener(hubs[kind], federation="bench", task=task, credentials=None))
-            addresses[kind] = f"127.0.0.1:{await gates[-1].open('127.0.0.1:0')}"
+            listeners.append(
+                Listener(rosters[kind], federation="bench", task=task, credentials=None)
+            )
+            addresses[kind] = f"127.0.0.1:{await listeners[-1].open('127.0.0.1:0')}"
         stack.enter_context(processes(addresses, count, home))
         names = [f"m{n}" for n in range(count)]
-        while any(len(roster.present()) < count for roster in hubs.values()):
+        while any(len(roster.present()) < count for roster in rosters.values()):
             await asyncio.sleep(0.05)
         states = np.random.default_rng(0).random((STATES, 4), dtype=np.float32)
 
         async def plain() -> Moments:
-            answers = await ask(hubs["plain"], dict.fromkeys(names, states), count)
+            answers = await ask(rosters["plain"], dict.fromkeys(names, states), count)
             return moments(np.array(list(answers.values())))
 
         async def secure() -> Moments:
-            return (await ask_for_sum(hubs["secure"], names, states, count, set()))[0]
+            return (await ask_for_sum(rosters["secure"], names, states, count, set()))[0]
 
         seconds = await _by_turns({"plain": plain, "secure": secure}, repeats)
-        for roster, listener in zip(hubs.values(), gates, strict=True):
+        for roster, listener in zip(rosters.values(), listeners, strict=True):
             roster.stop()
             await listener.close(0.1)
     p50, p99 = ({k: float(np.percentile(s, q)) for k, s in seconds.items()} for q in (50, 99))
-    asked = {kind: roster.latencies.status().count for kind, roster in hubs.items()}
+    asked = {kind: roster.latencies.status().count for kind, roster in rosters.items()}
     return {
         "members": count,
         "exchanges": len(seconds["plain"]),
@@ -146,7 +148,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
         **{f"{kind}_p99_ms": p99[kind] * 1e3 for kind in KINDS},
         "ratio_p50": p50["secure"] / p50["plain"],
         "ratio_p99": p99["secure"] / p99["plain"],
-        **{f"{kind}_answers_each": hubs[kind].reports / asked[kind] / count for kind in KINDS},
+        **{f"{kind}_answers_each": rosters[kind].reports / asked[kind] / count for kind in KINDS},
     }
 
 

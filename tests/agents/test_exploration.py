@@ -16,7 +16,13 @@ def test_epsilon_greedy() -> None:
     drawn = frequencies([epsilon_greedy(Q, 0.3, rng) for _ in range(20_000)])
     # 6 standard errors of a proportion over 20,000 draws are at most 0.021.
     np.testing.assert_allclose(drawn, [0.1, 0.8, 0.1], atol=0.021)
-    assert {epsilon_greedy(np.zeros(3), 0.0, rng) for _ in range(100)} == {0, 1, 2}
+
+
+def test_ties_are_broken_by_the_lowest_index_or_at_random() -> None:
+    rng, tie = np.random.default_rng(0), np.array([1.0, 3.0, 3.0])
+    assert {epsilon_greedy(tie, 0.0, rng) for _ in range(100)} == {1}
+    assert {epsilon_greedy(tie, 0.0, rng, random_ties=True) for _ in range(100)} == {1, 2}
+    assert epsilon_greedy(np.array([1.0, np.nan]), 0.0, rng, random_ties=True) == 1
 
 
 def test_boltzmann() -> None:

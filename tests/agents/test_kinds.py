@@ -1,24 +1,23 @@
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fedhql import BlackBoxAgent
-from fedhql.agents.kinds import KINDS, build_agent, settings_class
+from fedhql.agents.kinds import KINDS, build_agent, find_kind
+from fedhql.agents.task import AgentTask
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 
 
 def build(kind: str, **options: object) -> object:
-    return build_agent(
-        kind,
-        options,
-        lambda: make_environment("CartPole-v1"),
-        twin=None,
-        discount=0.9,
-        budget_env_steps=100,
-        seed=5,
-    )
+    return build_agent(kind, options, task("CartPole-v1"))
+
+
+def task(env_id: str) -> AgentTask:
+    make = partial(make_environment, env_id)
+    return AgentTask(make, lambda: None, discount=0.9, budget_env_steps=100, seed=5)
 
 
 def test_a_users_class_gets_its_settings_and_a_seed(
@@ -47,22 +46,13 @@ def test_a_class_that_is_not_there(kind: str, reason: str) -> None:
 @pytest.mark.parametrize("kind", ["dqm", ":Class", "module:"])
 def test_unknown_kinds_are_named_with_what_is_allowed(kind: str) -> None:
     with pytest.raises(SettingsError, match=rf"unknown kind '{kind}'.*sb3-dqn, tabular"):
-        settings_class(kind)
+        find_kind(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_can_be_built_from_its_defaults(kind: str) -> None:
     env_id = "FrozenLake-v1" if kind == "tabular" else "CartPole-v1"
-    agent = build_agent(
-        kind,
-        {},
-        lambda: make_environment(env_id),
-        twin=None,
-        discount=0.9,
-        budget_env_steps=100,
-        seed=5,
-    )
-    assert isinstance(agent, BlackBoxAgent)
+    assert isinstance(build_agent(kind, {}, task(env_id)), BlackBoxAgent)
 
 
 def test_a_missing_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from stable_baselines3 import DQN
 
 from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS
+from fedhql.agents.kinds import Sb3DqnSettings
 from fedhql.agents.sb3 import Sb3DqnAgent
-from fedhql.agents.settings import Sb3DqnSettings
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
 

@@ -119,7 +119,7 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     numbers = server.cohort.first(grid._numbers, F)
     episodes = server.lanes.begin(jnp.asarray(seeds_FB.ravel()))
     running = np.ones(seeds_FB.shape, dtype=bool)
-    weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted(grid._arms) else None
+    weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
     for number in range(server.horizon_steps):
         step = _server_step(

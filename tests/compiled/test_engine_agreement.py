@@ -41,11 +41,16 @@ learning_rate = 0.02
 exploration_final_eps = 0.3
 double = true
 improvement_value_unit = 0.3
+optimizer = "rmsprop"
+improvement_optimiser = "sgd"
 [[agents]]
 hidden = [8]
 learning_rate = 0.001
 exploration_fraction = 0.1
 target_follows_improvement = false
+optimizer = "sgd"
+optimizer_kwargs = { momentum = 0.9, nesterov = true }
+warm_up = "policy"
 """, [f"agents.{setting}" for setting in (
     "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
     "target_update_interval=15",

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -67,6 +66,7 @@ ARMS: list[Arm] = [
 # The last lane is independent. In the first two some episodes end at the goal, others do not.
 AGENT_SEEDS_LN = np.arange(204, 216, dtype=np.uint32).reshape(4, 3)
 SERVER_SEEDS_FB = np.arange(100, 112, dtype=np.uint32).reshape(3, 4)
+RULE_NUMBERS = ("exploration", "bound", "confidence", "trim")
 LANES = pytest.mark.parametrize("lane", range(3))
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
@@ -91,7 +91,10 @@ class Compiled:
             configs,
             lambda: TwinLanes(CORRIDOR),
             seeds_LN,
-            ArmNumbers(*(jnp.array([arm[name] for arm in arms]) for name in ArmNumbers._fields)),
+            ArmNumbers(
+                {key: jnp.array([arm[key] for arm in arms]) for key in RULE_NUMBERS},
+                *(jnp.array([arm[name] for arm in arms]) for name in ArmNumbers._fields[1:]),
+            ),
             rules=rules or (rule,),
             discount=DISCOUNT,
             phase_env_steps=10,
@@ -144,7 +147,7 @@ class Messages:
         server = FederationServer(
             under_attack(InProcessCohort(self._agents, 2), lies),
             TwinBatch(CORRIDOR, 4),
-            rule_named(rule, SimpleNamespace(**arm)),
+            rule_named(rule, arm),
             horizon_steps=int(arm["horizon_steps"]),
             learning_rate=arm["learning_rate"],
             discount=DISCOUNT,

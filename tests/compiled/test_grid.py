@@ -43,7 +43,10 @@ THREE = [PAIR[0], DqnConfig(hidden=(4,), **(COMMON | {"train_freq": 2})), PAIR[1
 SEEDS_LN = np.arange(9, dtype=np.uint32).reshape(3, 3)
 SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
 # The third lane is alone.
-ARMS = ArmNumbers(*(jnp.array([x, x]) for x in (1.0, 1.0, 1.0, 1.0, 0.5, 4, 3, 0, False, 0, 0)))
+ARMS = ArmNumbers(
+    {"exploration": jnp.array([1.0, 1.0])},
+    *(jnp.array([x, x]) for x in (0.5, 4, 3, 0, False, 0, 0)),
+)
 PLENTY = np.array([1_000, 1_000])
 
 

@@ -12,9 +12,9 @@ from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.cell_records import CellRecords
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import make_environment
 from fedhql.environments.twin_batch import TwinBatch
-from fedhql.environments.twins import twin_of
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
@@ -122,7 +122,7 @@ def test_a_twins_episodes_are_played_too(tmp_path: Path) -> None:
     """CartPole, whose returns are numbers of steps: not one action may differ."""
     settings = settings_of(["dqn", "dqn"], "environment.id=CartPole-v1", "agents.2.hidden=[8]")
     agents = keep_best(settings, tmp_path, env_steps=0)  # learning would have to be compiled
-    twin = twin_of("CartPole-v1")
+    twin = find_twin("CartPole-v1")
     assert twin is not None
     batch = TwinBatch(twin, 1)
     expected = {}

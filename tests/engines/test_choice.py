@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedhql.engines import choice as engine
-from fedhql.engines.choice import ENVPOOL_IDS, TWIN_IDS, choose_engine
-from fedhql.environments.envpool_lanes import SUPPORTED
-from fedhql.environments.twins import TWINS
+from fedhql.engines import message_engine
+from fedhql.engines.choice import choose_engine
+from fedhql.environments import compiled
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
 from fedhql.errors import MissingExtra, SettingsError
 from fedhql.settings.experiment import read_settings, with_backbone
 from fedhql.settings.sections import ExperimentSettings
@@ -35,15 +35,11 @@ SECURE = read_settings(
 OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
 
 
-def test_the_lists_of_environments_are_those_there_are() -> None:
-    """Written out, because the command line need not load jax to know them."""
-    assert set(TWIN_IDS) == set(TWINS)
-    assert ENVPOOL_IDS == SUPPORTED
-
-
-@pytest.mark.parametrize("env_id", [*TWIN_IDS, *ENVPOOL_IDS])
-def test_compiled_whenever_that_is_possible(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "find_spec", lambda name: object())
+@pytest.mark.parametrize("env_id", COMPILED_ENVIRONMENTS)
+def test_auto_compiles_whatever_can_be_compiled(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "find_spec", lambda name: object())
     assert choose_engine(settings(env_id), "auto") == "compiled"
     assert choose_engine(settings(env_id), "compiled") == "compiled"
     assert choose_engine(settings(env_id), "messages") == "messages"
@@ -70,7 +66,7 @@ def test_what_cannot_be_compiled(
 
 def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(engine, "find_spec", lambda n: None if n == "envpool" else real(n))
+    monkeypatch.setattr(compiled, "find_spec", lambda n: None if n == "envpool" else real(n))
     assert choose_engine(settings("LunarLander-v3"), "auto") == "messages"
     assert choose_engine(settings(), "auto") == "compiled"
     with pytest.raises(MissingExtra, match=r"fedhql\[envpool\]"):
@@ -78,14 +74,14 @@ def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    monkeypatch.setattr(message_engine, "find_spec", lambda name: None)
     assert choose_engine(settings(), "messages") == "messages"
     with pytest.raises(MissingExtra, match=r"federation.secure_aggregation .*fedhql\[remote\]"):
         choose_engine(SECURE, "messages")
 
 
 def test_no_such_engine() -> None:
-    with pytest.raises(SettingsError, match=r"--engine steam: allowed: auto, messages, compiled"):
+    with pytest.raises(SettingsError, match=r"--engine steam: allowed: auto, compiled, messages"):
         choose_engine(settings(), "steam")
 
 
@@ -115,8 +111,8 @@ def test_what_the_other_backbone_does_not_have(backbone: str, override: str, mes
 
 
 def test_settings_of_stable_baselines3_that_ours_does_not_have() -> None:
-    theirs = settings(overrides=["agents.kind=sb3-dqn", "agents.2.optimizer=SGD"])
-    with pytest.raises(SettingsError, match=r"agents.2.optimizer: 'dqn' has no such setting"):
+    theirs = settings(overrides=["agents.kind=sb3-dqn", "agents.2.optimizer=RAdam"])
+    with pytest.raises(SettingsError, match=r"agents.2.optimizer: 'RAdam' is wrong; allowed: 'ad"):
         with_backbone(theirs, "dqn")
     silu = settings(overrides=["agents.kind=sb3-dqn", "agents.1.activation=silu"])
     with pytest.raises(SettingsError, match=r"agents.1.activation: 'silu' is wrong"):

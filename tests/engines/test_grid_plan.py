@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhql.engines.grid_plan import MEMORY_SHARE, Device, plan_grids
+from fedhql.engines.engine import DeviceFacts
+from fedhql.engines.grid_plan import MEMORY_SHARE, plan_grids
 from fedhql.settings.experiment import read_settings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
@@ -21,21 +22,21 @@ buffer_size = 400
 buffer_size = 5000
 """)
 D = 4
-CORE = Device(is_cpu=True, memory_bytes=10**9, observation_size=D)
+CORE = DeviceFacts(is_cpu=True, memory_bytes=10**9, observation_size=D)
 BYTES_A_FEDERATION = 4 * (2 * D + 3) * (400 + 1000)  # more than the budget is never filled
 ARMS = ("independent", "fedhql", "exploration=3")
 CELLS = [Cell(arm, seed) for arm in ARMS for seed in (0, 1)]
 Grids = list[tuple[list[Cell], Path]]
 
 
-def plan(home: Path, left: Sequence[Cell], jobs: int, device: Device = CORE) -> Grids:
+def plan(home: Path, left: Sequence[Cell], jobs: int, facts: DeviceFacts = CORE) -> Grids:
     directory = RunDirectory(home)
     home.mkdir(exist_ok=True)
-    return plan_grids(SETTINGS, directory, left, jobs, device)
+    return plan_grids(SETTINGS, directory, left, jobs, 1, facts)
 
 
-def with_memory_for(federations: float, *, is_cpu: bool = True) -> Device:
-    return Device(is_cpu, int(federations * BYTES_A_FEDERATION / MEMORY_SHARE), D)
+def with_memory_for(federations: float, *, is_cpu: bool = True) -> DeviceFacts:
+    return DeviceFacts(is_cpu, int(federations * BYTES_A_FEDERATION / MEMORY_SHARE), D)
 
 
 def under_way(home: Path, number: int, cells: Sequence[Cell], rounds: int = 1) -> Path:
@@ -113,7 +114,7 @@ def test_envpools_episodes_go_on_for_all_lanes_or_none(
     environment = SETTINGS.environment.model_copy(update={"id": env_id})
     settings = SETTINGS.model_copy(update={"environment": environment})
     cells = [Cell("fedhql", 0), Cell("server_environments=carry-over", 0)]
-    assert len(plan_grids(settings, RunDirectory(tmp_path), cells, 1, CORE)) == grids
+    assert len(plan_grids(settings, RunDirectory(tmp_path), cells, 1, 1, CORE)) == grids
 
 
 def test_grids_under_way_go_on_as_they_are(tmp_path: Path) -> None:

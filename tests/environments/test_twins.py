@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedhql.environments.compiled import find_twin
 from fedhql.environments.lanes import TwinEpisodes, TwinLanes
-from fedhql.environments.twins import TWINS, Twin, twin_of
+from fedhql.environments.twins import TWINS, Twin
 
 Floats = NDArray[Any]
 PI = math.pi
@@ -105,10 +106,10 @@ def test_starts_are_distributed_like_gymnasiums(env_id: str) -> None:
 
 
 def test_an_environment_with_options_has_no_twin() -> None:
-    assert twin_of("CartPole-v1") is TWINS["CartPole-v1"]
-    assert twin_of("CartPole-v1", {}) is TWINS["CartPole-v1"]
-    assert twin_of("CartPole-v1", {"sutton_barto_reward": True}) is None
-    assert twin_of("LunarLander-v3") is None
+    assert find_twin("CartPole-v1") is TWINS["CartPole-v1"]
+    assert find_twin("CartPole-v1", {}) is TWINS["CartPole-v1"]
+    assert find_twin("CartPole-v1", {"sutton_barto_reward": True}) is None
+    assert find_twin("LunarLander-v3") is None
 
 
 def _walked(twin: Twin, *, lanes: int, steps: int) -> Floats:

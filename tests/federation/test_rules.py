@@ -1,6 +1,5 @@
 """Rules by name: a centre, a spread and scores that belong together."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ q_values = hnp.arrays(
     st.tuples(st.integers(3, 6), st.integers(1, 4), st.integers(1, 5)),
     elements=st.floats(-100, 100),
 )
-NUMBERS = SimpleNamespace(exploration=3.0, bound=2.0, confidence=0.7, trim=1)
+NUMBERS = {"exploration": 3.0, "bound": 2.0, "confidence": 0.7, "trim": 1}
 EVERY_RULE = pytest.mark.parametrize("name", RULES)
-WITH_EXPLORATION = [name for name, (_, numbers) in RULES.items() if "exploration" in numbers]
+WITH_EXPLORATION = [name for name, spec in RULES.items() if "exploration" in spec.numbers]
 
 
 @given(q_values)

@@ -16,10 +16,10 @@ from fedhql.federation import (
     InProcessCohort,
     RoundProgress,
     Rule,
-    bellman_weighted,
     bernstein,
     mean_std,
     median_mad,
+    rule_named,
     trimmed,
 )
 
@@ -181,7 +181,12 @@ def test_weights_are_of_the_steps_own_transitions_and_choose_the_next_action() -
     # Together they prefer action 0, whose reward is 0. What the second said of it does not come.
     keeps, breaks = AtParity([9, 8], [2, 10]), AtParity([40, 0], [20, 0])
     seen: list[RoundProgress] = []
-    federation = server([keeps, breaks], Counting({}), horizon=2, rule=bellman_weighted(0.0))
+    federation = server(
+        [keeps, breaks],
+        Counting({}),
+        horizon=2,
+        rule=rule_named("bellman-weighted", {"exploration": 0.0}),
+    )
     federation.federate(PLENTY, [0], after_step=seen.append)
     first, second = weight(9, 0.9 * 10), weight(40, 0.9 * 20)
     assert seen[0].weights == pytest.approx({"agent1": first, "agent2": second}, rel=1e-5)
@@ -203,7 +208,10 @@ def test_whoever_is_not_usable_at_both_queries_has_no_weight() -> None:
     ):
         seen: list[RoundProgress] = []
         federation = server(
-            [first, AtParity(eight, nan)], Counting({}), horizon=1, rule=bellman_weighted(1.0)
+            [first, AtParity(eight, nan)],
+            Counting({}),
+            horizon=1,
+            rule=rule_named("bellman-weighted", {"exploration": 1.0}),
         )
         federation.federate(PLENTY, [0], after_step=seen.append)
         assert list(seen[0].weights) == members
@@ -213,7 +221,9 @@ def test_whoever_is_not_usable_at_both_queries_has_no_weight() -> None:
 def test_weights_where_every_episode_terminated() -> None:
     agent = Linear([0, 0], offset=4.0)
     seen: list[RoundProgress] = []
-    federation = server([agent], Counting({0: 1}), rule=bellman_weighted(0.0))
+    federation = server(
+        [agent], Counting({0: 1}), rule=rule_named("bellman-weighted", {"exploration": 0.0})
+    )
     federation.federate(Budget(1000, 1), [0], after_step=seen.append)
     assert seen[0].weights == {"agent1": pytest.approx(weight(4, 0), rel=1e-5)}
     assert agent.improvements[0][2] == [pytest.approx(4 + 0.5 * (0 - 4))]
@@ -339,7 +349,9 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
     assert asked == [[[10], [11], [10], [11]], [[10], [11], [12], [13]]]
 
 
-@pytest.mark.parametrize("rule", [mean_std(0.0), bellman_weighted(0.5)])
+@pytest.mark.parametrize(
+    "rule", [mean_std(0.0), rule_named("bellman-weighted", {"exploration": 0.5})]
+)
 def test_a_round_goes_on_where_it_stopped(rule: Rule) -> None:
     """Two steps, then a server that knows only the progress and the environments' states."""
     seeds, budget = [10, 20, 30], Budget(env_steps_per_agent=100, agents=2)

@@ -201,7 +201,7 @@ def test_secure_aggregation_needs_three_agents() -> None:
 @pytest.mark.parametrize("trim", [2, 0.2])
 def test_every_rule_can_be_chosen_and_reads_back_as_itself(rule: str, trim: float) -> None:
     numbers = {"exploration": 3, "bound": 5, "confidence": 1, "trim": trim}
-    own = [f"federation.{key}={numbers[key]}" for key in RULES[rule][1]]
+    own = [f"federation.{key}={numbers[key]}" for key in RULES[rule].numbers]
     settings = read_settings(
         preset_text("cartpole-n5"),
         [f"federation.rule={rule}", "federation.broadcast=all-actions", *own],

@@ -6,14 +6,21 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating]
 
 
-def epsilon_greedy(q_A: Floats, epsilon: float, rng: np.random.Generator) -> int:
-    """A uniform action with probability ε, else a greedy one (ties at random)."""
+def epsilon_greedy(
+    q_A: Floats, epsilon: float, rng: np.random.Generator, *, random_ties: bool = False
+) -> int:
+    """Return a uniform action with probability ε, else a greedy one.
+
+    Ties: the lowest index, as in compiled programs; or at random, for tables, whose values start
+    out equal.
+    """
     if rng.random() < epsilon:
         return int(rng.integers(len(q_A)))
-    (best,) = (q_A == q_A.max()).nonzero()
-    if len(best) == 1:
-        return int(best[0])
-    return int(rng.choice(best) if len(best) else q_A.argmax())  # nothing equals a NaN
+    if random_ties:
+        (best,) = (q_A == q_A.max()).nonzero()
+        if len(best) > 1:  # nothing equals a NaN
+            return int(rng.choice(best))
+    return int(q_A.argmax())
 
 
 def boltzmann(q_A: Floats, temperature: float, rng: np.random.Generator) -> int:

@@ -1,122 +1,223 @@
-"""Agents by name: the kinds that ship with fedhql, and any class as "package.module:Class"."""
+"""The kinds of agents that ship with fedhql, one record each, and users' own classes.
 
-import importlib
+To add a kind: write a module with `build(settings, task)` (and `load_policy(directory, space)`, if
+its agents export a policy), and add its settings class and one `AgentKind` here. Settings files,
+the command line, the choice of an engine, error texts and the tests derive from the record. This
+file imports no framework: a kind's module is loaded when an agent of that kind is built.
+"""
+
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
 from gymnasium import Space
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator
 
-from fedhql.agents.settings import DqnSettings, Sb3DqnSettings, TabularSettings
+from fedhql.agents.dqn.config import OPTIMISERS, DqnConfig
+from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent, States, Values
-from fedhql.environments.make import Environment
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
+from fedhql.plugins import import_plugin, is_plugin
 
-if TYPE_CHECKING:  # the command line reads settings, and need not load jax for that
-    from fedhql.environments.twins import Twin
 
-KINDS: Mapping[str, type[BaseModel]] = {
-    "dqn": DqnSettings,
-    "sb3-dqn": Sb3DqnSettings,
-    "tabular": TabularSettings,
+class _AgentSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TabularSettings(_AgentSettings):
+    """Watkins Q-learning on a table, for Discrete observations."""
+
+    learning_rate: float = Field(0.1, gt=0, le=1)
+    learning_rate_decay: float = Field(0.0, ge=0, le=1)
+    """ω: the rate at a pair's k-th visit is learning_rate · k^-ω; 0 keeps it constant."""
+    initial_value: float = 0.0
+
+    exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
+    epsilon: float = Field(0.1, ge=0, le=1)
+    temperature: PositiveFloat = 1.0
+    confidence: PositiveFloat = 1.0
+
+    improvement_learning_rate: float = Field(0.5, gt=0, le=1)
+    """α̃, the step of one improvement towards the mean target of a (state, action) pair."""
+    improvement_steps: PositiveInt = 1
+    """κ"""
+
+
+class _CommonDqnSettings(_AgentSettings):
+    """What both DQNs know, under stable-baselines3's names."""
+
+    optimizers: ClassVar[tuple[str, ...]]
+
+    hidden: tuple[PositiveInt, ...] = DqnConfig.hidden
+
+    optimizer: str
+    optimizer_kwargs: dict[str, Any] = {}
+    """PyTorch's keywords: momentum, betas, eps, weight_decay, ..."""
+    learning_rate: PositiveFloat = DqnConfig.learning_rate
+    learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
+    warm_up: Literal["uniform", "policy"] = "uniform"
+    """What the agent does before learning_starts: uniform actions, or as it does afterwards."""
+    buffer_size: PositiveInt = DqnConfig.buffer_size
+    batch_size: PositiveInt = DqnConfig.batch_size
+    train_freq: PositiveInt = DqnConfig.train_freq
+    gradient_steps: PositiveInt = DqnConfig.gradient_steps
+    target_update_interval: PositiveInt = DqnConfig.target_update_interval
+    tau: float = Field(DqnConfig.tau, gt=0, le=1)
+    max_grad_norm: PositiveFloat = DqnConfig.max_grad_norm
+
+    exploration_final_eps: float = Field(DqnConfig.exploration_final_eps, ge=0, le=1)
+    """ε, from learning_starts on, or from the first step with warm_up = "policy"."""
+    exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
+    exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
+    """Share of the budget over which ε falls to its final value; 0: constant, as in the paper."""
+
+    improvement_steps: PositiveInt = DqnConfig.improvement_steps
+    """κ"""
+    improvement_optimiser: str
+    """Its state is its own, apart from self-learning's."""
+    improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
+    """α̃"""
+    improvement_value_unit: float = Field(
+        DqnConfig.improvement_value_unit, gt=0, allow_inf_nan=True
+    )
+    """u: the step is α̃ · clip(mean |target| / u, 1, 10); inf: always α̃, as in the paper."""
+    improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
+    improvement_revives_units: bool = DqnConfig.improvement_revives_units
+    """Units that answer 0 to all states lately broadcast begin anew; false, as in the paper."""
+    target_follows_improvement: bool = DqnConfig.target_follows_improvement
+    """Copy the improved network into the target network before self-learning goes on."""
+
+    @field_validator("optimizer", "improvement_optimiser")
+    @classmethod
+    def _known_optimizer(cls, name: str) -> str:
+        """Take names in any case, so that --backbone can change between PyTorch's and ours."""
+        for known in cls.optimizers:
+            if name.lower() == known.lower():
+                return known
+        raise ValueError(f"{name!r} is wrong; allowed: {', '.join(map(repr, cls.optimizers))}")
+
+
+class DqnSettings(_CommonDqnSettings):
+    """Our own DQN."""
+
+    optimizers = tuple(OPTIMISERS)
+
+    optimizer: str = DqnConfig.optimizer
+    improvement_optimiser: str = DqnConfig.improvement_optimiser
+    activation: Literal["relu", "tanh"] = "relu"
+    double: bool = DqnConfig.double
+    """The online network chooses the next action, the target network values it (double DQN)."""
+
+    exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
+    temperature: PositiveFloat = DqnConfig.temperature
+    """of boltzmann"""
+    confidence: PositiveFloat = DqnConfig.confidence
+    """of ucb"""
+
+    def config(self) -> DqnConfig:
+        keywords = tuple(
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in sorted(self.optimizer_kwargs.items())
+        )
+        return DqnConfig(**self.model_dump() | {"optimizer_kwargs": keywords})
+
+
+class Sb3DqnSettings(_CommonDqnSettings):
+    """stable-baselines3's DQN."""
+
+    activation: Literal[
+        "relu", "tanh", "elu", "gelu", "leaky_relu", "mish", "selu", "sigmoid", "silu", "softplus"
+    ] = "relu"
+    policy: Literal["MlpPolicy", "CnnPolicy"] = "MlpPolicy"
+    optimizers = ("Adam", "AdamW", "Adagrad", "NAdam", "RAdam", "RMSprop", "SGD")
+
+    optimizer: str = "Adam"
+    improvement_optimiser: str = "Adam"
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class AgentKind:
+    """The record of one kind."""
+
+    settings: type[BaseModel]
+    module: str
+    exports_policy: bool = False  # then the module has `load_policy`
+    uses_jax: bool = False
+    extra: str | None = None  # which installs `packages`
+    packages: tuple[str, ...] = ()
+    backbone: str | None = None  # what --backbone calls this DQN
+    # The agent as the compiled engine runs it; None: only the message engine runs this kind.
+    compiled: Callable[[Any], DqnConfig] | None = None
+
+
+KINDS: Mapping[str, AgentKind] = {
+    "dqn": AgentKind(
+        DqnSettings,
+        "fedhql.agents.dqn.agent",
+        exports_policy=True,
+        uses_jax=True,
+        backbone="dqn",
+        compiled=DqnSettings.config,
+    ),
+    "sb3-dqn": AgentKind(
+        Sb3DqnSettings,
+        "fedhql.agents.sb3",
+        exports_policy=True,
+        extra="sb3",
+        packages=("torch", "stable_baselines3"),
+        backbone="sb3",
+    ),
+    "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular"),
 }
+COMPILED_KINDS = tuple(name for name, kind in KINDS.items() if kind.compiled is not None)
+BACKBONES = {kind.backbone: name for name, kind in KINDS.items() if kind.backbone is not None}
 
 
-def settings_class(kind: str) -> type[BaseModel] | None:
-    """What validates this kind's settings; None for a class of the user's own."""
-    if kind in KINDS:
-        return KINDS[kind]
-    module, _, name = kind.partition(":")
-    if module and name:
+def find_kind(name: str) -> AgentKind | None:
+    """Return the record of a kind; None for a user's own class. Raise SettingsError otherwise."""
+    if name in KINDS:
+        return KINDS[name]
+    if is_plugin(name):
         return None
-    raise SettingsError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}, package.module:Class")
+    raise SettingsError(f"unknown kind {name!r}; allowed: {', '.join(KINDS)}, package.module:Class")
 
 
-def build_agent(
-    kind: str,
-    options: Mapping[str, Any],
-    make_environment: Callable[[], Environment],
-    *,
-    twin: "Twin | None",
-    discount: float,
-    budget_env_steps: int,
-    seed: int,
-) -> BlackBoxAgent:
-    """A kind of ours gets an environment; a class of the user's, its settings and a seed."""
-    match kind:
-        case "dqn":
-            from fedhql.agents.dqn.agent import DqnAgent
+def uses_jax(kind: str) -> bool:
+    """Return whether an agent of this kind runs JAX programs of ours."""
+    return kind in KINDS and KINDS[kind].uses_jax
 
-            return DqnAgent(
-                DqnSettings(**options).config(),
-                make_environment(),
-                twin,
-                discount=discount,
-                budget_env_steps=budget_env_steps,
-                seed=seed,
-            )
-        case "tabular":
-            from fedhql.agents.tabular import TabularAgent
 
-            return TabularAgent(
-                TabularSettings(**options), make_environment(), discount=discount, seed=seed
-            )
-        case "sb3-dqn":
-            try:
-                from fedhql.agents.sb3 import Sb3DqnAgent
-            except ModuleNotFoundError as error:
-                if (error.name or "").split(".")[0] not in ("torch", "stable_baselines3"):
-                    raise
-                raise MissingExtra.named("sb3", "kind = 'sb3-dqn'") from error
-            return Sb3DqnAgent(
-                Sb3DqnSettings(**options),
-                make_environment(),
-                discount=discount,
-                budget_env_steps=budget_env_steps,
-                seed=seed,
-            )
-    users_class = import_class(kind)
+def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
+    """Build an agent of ours for `task`, or a user's class with its settings and a seed."""
+    if (known := find_kind(kind)) is not None:
+        return _module(kind).build(known.settings(**options), task)
+    users_class = import_plugin("kind", kind, AgentRefused)
     try:
-        inspect.signature(users_class).bind(seed=seed, **options)
+        inspect.signature(users_class).bind(seed=task.seed, **options)
     except TypeError as error:
         raise AgentRefused(
             f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
         ) from error
-    agent: BlackBoxAgent = users_class(seed=seed, **options)
-    return agent
+    return users_class(seed=task.seed, **options)
 
 
 def load_policy(kind: str, directory: Path, space: Space[Any]) -> Callable[[States], Values] | None:
-    """q_values of an agent of ours from what it exported; None for a kind that exports nothing."""
-    match kind:
-        case "dqn":
-            from fedhql.agents.dqn.agent import load_policy as load_dqn
-            from fedhql.agents.dqn.observations import Encoder
-
-            of_encoded, encoder = load_dqn(directory), Encoder(space)
-            return lambda states: of_encoded(encoder.batch(states))
-        case "sb3-dqn":
-            from fedhql.agents.sb3 import load_policy as load_sb3
-
-            return load_sb3(directory)
-    return None
+    """Return q_values of an exported agent; None for a kind that exports no policy."""
+    known = find_kind(kind)
+    if known is None or not known.exports_policy:
+        return None
+    return _module(kind).load_policy(directory, space)
 
 
-def import_class(path: str) -> Callable[..., Any]:
-    """The class that "package.module:Class" names."""
-    module_name, _, class_name = path.partition(":")
+def _module(kind: str) -> Any:
+    known = KINDS[kind]
     try:
-        module = importlib.import_module(module_name)
+        return import_module(known.module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the user's module exists; what is missing is something it imports
-        raise AgentRefused(
-            f"kind = {path!r}: no module {module_name!r} in {Path.cwd()} or on the Python path"
-        ) from error
-    try:
-        found: Callable[..., Any] = getattr(module, class_name)
-    except AttributeError as error:
-        raise AgentRefused(f"kind = {path!r}: {module_name} has no {class_name!r}") from error
-    return found
+        if known.extra is None or (error.name or "").split(".")[0] not in known.packages:
+            raise
+        raise MissingExtra.named(known.extra, f"kind = {kind!r}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import Space
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
@@ -16,8 +17,9 @@ from torch.nn import functional
 
 from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.exploration import annealed_epsilon
+from fedhql.agents.kinds import Sb3DqnSettings
 from fedhql.agents.randomness import PrivateStreams
-from fedhql.agents.settings import Sb3DqnSettings
+from fedhql.agents.task import AgentTask
 from fedhql.agents.torch_revival import UnitRevival
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import Environment
@@ -65,8 +67,8 @@ class Sb3DqnAgent:
         self._model.exploration_schedule = self._epsilon
         self._model.exploration_rate = self._epsilon(1.0)
         self._q_net = self._model.q_net
-        optimisers = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        self._improver = optimisers[settings.improvement_optimiser](
+        improver = getattr(torch.optim, settings.improvement_optimiser)
+        self._improver: torch.optim.Optimizer = improver(
             self._q_net.parameters(), lr=settings.improvement_learning_rate
         )
         self._revival = (
@@ -124,6 +126,7 @@ class Sb3DqnAgent:
         if self._improved and self._settings.target_follows_improvement:
             model.q_net_target.load_state_dict(model.q_net.state_dict())
         self._improved = False
+        uniform = self._settings.warm_up == "uniform"
         with self._streams:
             _, callback = model._setup_learn(env_steps, None, reset_num_timesteps=False)
             while env_steps:
@@ -133,7 +136,8 @@ class Sb3DqnAgent:
                     callback,
                     TrainFreq(chunk, TrainFrequencyUnit.STEP),
                     model.replay_buffer,
-                    learning_starts=model.learning_starts,
+                    # Before this many steps SB3 acts uniformly.
+                    learning_starts=model.learning_starts if uniform else 0,
                 )
                 env_steps -= chunk
                 self._since_training = (self._since_training + chunk) % self._settings.train_freq
@@ -283,8 +287,18 @@ class Sb3DqnAgent:
         return tensor
 
 
-def load_policy(directory: Path) -> Callable[[States], Values]:
-    """q_values of an exported agent: (B, *obs) -> (B, A)."""
+def build(settings: Sb3DqnSettings, task: AgentTask) -> Sb3DqnAgent:
+    return Sb3DqnAgent(
+        settings,
+        task.make_environment(),
+        discount=task.discount,
+        budget_env_steps=task.budget_env_steps,
+        seed=task.seed,
+    )
+
+
+def load_policy(directory: Path, _: Space[Any]) -> Callable[[States], Values]:
+    """Return q_values of an exported agent: states (B, *obs) -> (B, A)."""
     model = DQN.load(directory / "model.zip", device="cpu")
 
     def q_values(states: States) -> Values:

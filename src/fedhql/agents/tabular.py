@@ -8,7 +8,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
-from fedhql.agents.settings import TabularSettings
+from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import Environment, action_count
 from fedhql.environments.replayable import ReplayableEnvironment
@@ -86,7 +87,7 @@ class TabularAgent:
         settings, q_A = self._settings, self._q_SA[state]
         match settings.exploration:
             case "epsilon-greedy":
-                return epsilon_greedy(q_A, settings.epsilon, self._rng)
+                return epsilon_greedy(q_A, settings.epsilon, self._rng, random_ties=True)
             case "boltzmann":
                 return boltzmann(q_A, settings.temperature, self._rng)
             case "ucb":
@@ -98,3 +99,7 @@ class TabularAgent:
         rate *= float(self._visits_SA[state, action]) ** -self._settings.learning_rate_decay
         future = 0.0 if terminated else self._discount * self._q_SA[then].max()
         self._q_SA[state, action] += rate * (reward + future - self._q_SA[state, action])
+
+
+def build(settings: TabularSettings, task: AgentTask) -> TabularAgent:
+    return TabularAgent(settings, task.make_environment(), discount=task.discount, seed=task.seed)

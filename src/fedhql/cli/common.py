@@ -12,19 +12,28 @@ import numpy as np
 import typer
 
 from fedhql.cluster.session import Cluster, connected
-from fedhql.engines.choice import RAY
+from fedhql.engines.choice import AUTO
 from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
 from fedhql.running.local_executor import LocalExecutor
 
 INTERRUPTED = 130
+LOCAL, RAY = "local", "ray"
+PLACES = (LOCAL, RAY)
 
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(PLACES),
+        help="Where the work is done: in processes of this machine, or on a Ray cluster.",
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT|auto",
-        help="For --engine ray: the cluster to use, which this machine is a node of."
+        help="For --on ray: the cluster to use, which this machine is a node of."
         "  [default: one is started here, and stopped at the end]",
     ),
 ]
@@ -61,21 +70,32 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-@contextmanager
-def working(
-    engine: str,
-    address: str | None,
-    jobs: int | None,
-    on_ray: Callable[[Cluster], tuple[str, Executor]],
-) -> Iterator[tuple[str, Executor]]:
-    """What computes, and where, for as long as a command lasts."""
+def engine_and_place(engine: str, on: str) -> tuple[str, str]:
+    """Return --engine and --on, with the old spelling `--engine ray` understood."""
     if engine == RAY:
+        warn("--engine ray is deprecated: write --on ray")
+        engine, on = AUTO, RAY
+    if on not in PLACES:
+        raise SettingsError(f"--on {on}: allowed: {', '.join(PLACES)}")
+    return engine, on
+
+
+@contextmanager
+def executor_on(
+    on: str, address: str | None, jobs: int | None, on_ray: Callable[[Cluster], Executor]
+) -> Iterator[Executor]:
+    """Yield what does the work of a command, for as long as the command lasts."""
+    if on == RAY:
         with connected(address) as cluster:
             yield on_ray(cluster)
     elif address is not None:
-        raise SettingsError(f"--address {address} is for --engine ray")
+        raise SettingsError(f"--address {address} is for --on ray")
     else:
-        yield engine, LocalExecutor(jobs or cores())
+        yield LocalExecutor(jobs or cores())
+
+
+def warn(message: str) -> None:
+    print(f"fedhql: warning: {message}", file=sys.stderr)  # noqa: T201 - as `fail`
 
 
 def warnings_to_stderr() -> None:

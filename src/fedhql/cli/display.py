@@ -17,7 +17,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fedhql.cluster.mirror import Mirror
 from fedhql.engines.cell_records import Progress as CellProgress
 from fedhql.results.curves import Run
 from fedhql.results.summary import AgentSummary, mean_over_agents, summarise
@@ -94,21 +93,6 @@ class LiveDisplay:
         traceback: TracebackType | None,
     ) -> None:
         self._bars.stop()
-
-
-class Mirrored:
-    """A display, during whose run its directory is also sent to where it belongs."""
-
-    def __init__(self, display: LiveDisplay, mirror: Mirror | None) -> None:
-        self._display, self._mirror = display, mirror
-
-    def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
-        self._display.start(cells, budget_env_steps)
-
-    def show(self, progress: CellProgress) -> None:
-        self._display.show(progress)
-        if self._mirror is not None:
-            self._mirror.send_if_due()
 
 
 def results_table(run: Run) -> Table:

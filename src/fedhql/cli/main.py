@@ -10,25 +10,31 @@ import typer
 from rich.console import Console
 
 from fedhql import __version__
+from fedhql.agents.kinds import BACKBONES
 from fedhql.cli import certificates, network, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
+    LOCAL,
+    RAY,
     Address,
+    On,
     cores,
     draw,
+    engine_and_place,
+    executor_on,
     fail,
     parse_seeds,
     warnings_to_stderr,
-    working,
 )
-from fedhql.cli.display import LiveDisplay, Mirrored, results_table
+from fedhql.cli.display import LiveDisplay, results_table
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
+from fedhql.engines.choice import AUTO, ENGINES, engine_named, engine_that_places_agents
 from fedhql.engines.work import Executor
 from fedhql.errors import FedHQLError, SettingsError
 from fedhql.federation.attacks import ATTACKS
 from fedhql.results.load import load_run
-from fedhql.running.ray_executors import RayActorExecutor
+from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
 from fedhql.running.run import run_experiment
 from fedhql.running.worker_processes import WorkerFailed
 from fedhql.settings.arms import require_arm
@@ -116,17 +122,18 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="auto|messages|compiled|ray",
-            help="messages: any agents, each an object; compiled: arms and seeds of our own DQN "
-            "as one program; auto: compiled if every agent is ours; ray: messages, each agent an "
-            "actor on a Ray cluster.",
+            metavar="|".join((AUTO, *ENGINES)),
+            help="What computes. messages: any agents, each an object; compiled: arms and seeds of "
+            "our own DQN as one program; auto: compiled where it can, but messages with --on ray, "
+            "each agent an actor.",
         ),
-    ] = "auto",
+    ] = AUTO,
+    on: On = LOCAL,
     address: Address = None,
     backbone: Annotated[
         str | None,
         typer.Option(
-            metavar="dqn|sb3",
+            metavar="|".join(BACKBONES),
             help="Run every DQN agent as ours or as stable-baselines3's, the reference.",
         ),
     ] = None,
@@ -181,8 +188,14 @@ def run(
         require_tensorboard()
     console = Console()
 
-    def agents_on(cluster: Cluster) -> tuple[str, Executor]:
-        return "messages", RayActorExecutor(cluster, jobs or cores())
+    engine, on = engine_and_place(engine, on)
+    if on == RAY and engine == AUTO:
+        engine = engine_that_places_agents()
+
+    def on_ray(cluster: Cluster) -> Executor:
+        if engine_named(engine).places_agents:
+            return RayActorExecutor(cluster, jobs or cores())
+        return RayTaskExecutor(cluster, time.monotonic)
 
     with local_directory(out, time.monotonic) as (path, mirror):
         directory = RunDirectory(path)
@@ -192,7 +205,7 @@ def run(
         try:
             with (
                 LiveDisplay(console) as display,
-                working(engine, address, jobs, agents_on) as (how, executor),
+                executor_on(on, address, jobs, on_ray) as executor,
             ):
                 # Inside, so that warnings go above the bars and not through them.
                 warnings_to_stderr()
@@ -201,14 +214,15 @@ def run(
                     directory,
                     arms=[require_arm(chosen, name) for name in arms],
                     seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
-                    engine=how,
+                    engine=engine,
                     resume=resume,
                     executor=executor,
                     tensorboard=tensorboard,
                     command=sys.argv,
                     started=datetime.now(UTC),
                     clock=time.monotonic,
-                    display=Mirrored(display, mirror),
+                    display=display,
+                    after_message=mirror.send_if_due if mirror else lambda: None,
                 )
         except KeyboardInterrupt:  # here, because typer would only say "Aborted"
             fail("interrupted; go on with --resume", INTERRUPTED)

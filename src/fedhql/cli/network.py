@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedhql.agents.kinds import KINDS
 from fedhql.cli.common import INTERRUPTED, fail
 from fedhql.errors import MemberRefused, MissingExtra, SettingsError
 from fedhql.remote.server.status import printable
@@ -140,7 +141,7 @@ async def _serve(
 def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The server's.")],
     agent: Annotated[
-        str, typer.Option(metavar="KIND|module:Class", help="dqn, sb3-dqn, tabular, or your class.")
+        str, typer.Option(metavar="KIND|module:Class", help=f"{', '.join(KINDS)}, or your class.")
     ],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="As in the certificate.")],
     home: Annotated[

@@ -14,18 +14,22 @@ from rich.table import Table as RichTable
 
 from fedhql.cli.common import (
     INTERRUPTED,
+    LOCAL,
+    RAY,
     Address,
+    On,
     draw,
+    engine_and_place,
+    executor_on,
     fail,
     parse_seeds,
     rng,
     warnings_to_stderr,
-    working,
 )
-from fedhql.cli.display import LiveDisplay, Mirrored
+from fedhql.cli.display import LiveDisplay
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
-from fedhql.engines.choice import RAY
+from fedhql.engines.choice import AUTO, ENGINES
 from fedhql.engines.work import Executor
 from fedhql.errors import RunDirectoryError, SettingsError
 from fedhql.results.archive import write_archive
@@ -79,17 +83,15 @@ def suite(
     engine: Annotated[
         str,
         typer.Option(
-            metavar="auto|messages|compiled|ray",
-            help="As in `run`; ray: as auto, arms and seeds as tasks on a Ray cluster.",
+            metavar="|".join((AUTO, *ENGINES)),
+            help="What computes, as in `run`; with --on ray, arms and seeds are tasks.",
         ),
-    ] = "auto",
+    ] = AUTO,
+    on: On = LOCAL,
     address: Address = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: the cores]")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Always so: a second call does what is missing.")
-    ] = True,
 ) -> None:
     """Run the paper's experiments, independent and every λ, then figures and a report.
 
@@ -97,11 +99,12 @@ def suite(
     """
     console = Console()
 
-    if engine == RAY and jobs is not None:
+    engine, on = engine_and_place(engine, on)
+    if on == RAY and jobs is not None:
         raise SettingsError("--jobs is for this machine: on Ray the nodes' cores or GPUs decide")
 
-    def tasks_on(cluster: Cluster) -> tuple[str, Executor]:
-        return "auto", RayTaskExecutor(cluster, time.monotonic)
+    def on_ray(cluster: Cluster) -> Executor:
+        return RayTaskExecutor(cluster, time.monotonic)
 
     def draw_its_figures(finished: SuiteRun) -> None:
         if len(runs) > 1:  # else its figures are the report's, below
@@ -120,17 +123,18 @@ def suite(
         try:
             with (
                 LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
-                working(engine, address, jobs, tasks_on) as (how, executor),
+                executor_on(on, address, jobs, on_ray) as executor,
             ):
                 warnings_to_stderr()
                 run_suite(
                     runs,
-                    engine=how,
+                    engine=engine,
                     executor=executor,
                     command=sys.argv,
                     started=datetime.now(UTC),
                     clock=time.monotonic,
-                    display=Mirrored(display, mirror),
+                    display=display,
+                    after_message=mirror.send_if_due if mirror else lambda: None,
                     after_each=draw_its_figures,
                 )
         except KeyboardInterrupt:

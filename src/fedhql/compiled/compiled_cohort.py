@@ -110,7 +110,7 @@ def form_cohort(
             for c in (configs_N[n] for n in agents)
         )
         config = configs_N[agents[0]]
-        capacity = min(config.buffer_size, budget_env_steps)  # more could never be filled
+        capacity = config.replay_capacity(budget_env_steps)
         dqn = Dqn.of(config, padded(networks), lanes, phase_env_steps, capacity)
         members.append(Members(dqn, tuple(agents), networks))
     return CompiledCohort(tuple(members))

@@ -169,7 +169,7 @@ class Grid:
             save_arrays(home / "learner", self.learners[p])
             save_experience(home, experience)
         if self._open is not None:
-            save_arrays(directory / "server", (self._open, self._server.lanes.history()))
+            save_arrays(directory / "server", _server_state(*self._open, self._server.lanes))
 
     def restore(self, directory: Path) -> None:
         for p in range(len(self._experiences)):
@@ -177,11 +177,12 @@ class Grid:
             self._put(p, load_arrays(home / "learner", self.learners[p]))
             self._experiences[p] = load_experience(home, self._experiences[p])
         self.env_steps = int(self._experiences[0].env_steps)
-        if (directory / "server.0.npy").exists():
+        if (directory / "server.open.npy").exists():
             lanes = self._server.lanes
             some = begin_episodes(lanes, jnp.zeros(1, dtype=jnp.uint32)), jnp.zeros(1, dtype=bool)
-            self._open, history = load_arrays(directory / "server", (some, lanes.history()))
-            lanes.replay(history)
+            state = load_arrays(directory / "server", _server_state(*some, lanes))
+            self._open = state["episodes"], state["open"]
+            lanes.replay(state["history"])
 
     def _put(self, p: int, learner: Learner) -> None:
         self.learners = (*self.learners[:p], learner, *self.learners[p + 1 :])
@@ -206,6 +207,10 @@ class Grid:
             put = partial(_set_rows, _rows(each, lane))
             after.append(jax.tree.map(put, learner, own))
         return tuple(after)
+
+
+def _server_state(episodes: Episodes, open_M: Array, lanes: Lanes) -> dict[str, Any]:
+    return {"episodes": episodes, "open": open_M, "history": lanes.history()}
 
 
 def _rows(each: Members, lane: int) -> slice:
@@ -245,8 +250,7 @@ def _greedy_returns(
 
     def playing(carry: Any) -> Array:
         step_number, _, running, _, _ = carry
-        more: Array = running.any() & (step_number < step_limit)
-        return more
+        return running.any() & (step_number < step_limit)
 
     def play(carry: Any) -> Any:
         step_number, episodes, running, returns, lengths = carry

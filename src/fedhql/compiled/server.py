@@ -1,11 +1,13 @@
 """Algorithm 1.a for many lanes at once, inside a compiled program.
 
-The equations are those of `fedhql.federation`, applied lane by lane.
+Actions, targets, weights and figures are those of `fedhql.federation.step`, lane by lane; here are
+the queries, the environments and the masks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,9 @@ from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
-from fedhql.federation.pooling import bellman_weights, weights_among
-from fedhql.federation.rules import rule_named
-from fedhql.federation.td import all_action_targets, fed_td
+from fedhql.federation.reading import FromValues
+from fedhql.federation.rules import rule_named, rule_spec
+from fedhql.federation.step import StepTargets, broadcast_rows, choose, step_targets, step_weights
 
 Array = jax.Array
 
@@ -24,14 +26,11 @@ Array = jax.Array
 class ArmNumbers(NamedTuple):
     """The federation settings that may differ between lanes: (F,) each."""
 
-    exploration: Array  # λ
-    bound: Array  # b
-    confidence: Array  # c
-    trim: Array
+    rule_numbers: Mapping[str, Array]  # by the settings' names: those of all rules in use
     learning_rate: Array  # α_s
     horizon_steps: Array
     query_batch: Array
-    rule: Array  # which of the server's
+    rule: Array  # index into the server's rules
     carry_over: Array  # whether episodes that have not ended go on in the next round
     attack: Array  # by its number
     attackers: Array
@@ -92,8 +91,7 @@ class Server:
 
         def going_on(carry: Any) -> Array:
             number, _, _, running, *_ = carry
-            more: Array = (number < self.horizon_steps) & running.any()
-            return more
+            return (number < self.horizon_steps) & running.any()
 
         def step(carry: Any) -> Any:
             number, learners, episodes, running, open_FB, weights_FN, outcome = carry
@@ -120,15 +118,16 @@ class Server:
             jnp.zeros((F, N), dtype=jnp.int32),
             jnp.zeros(F, dtype=bool),
         )
-        # In a weighted rule nothing is known of anybody at a round's start.
-        weights_FN = jnp.zeros((F, N)) if self.is_weighted(arms) else None
+        # At a round's start a weighted rule knows nothing of anybody.
+        weights_FN = jnp.zeros((F, N)) if self.is_weighted else None
         start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
         _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
         return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel()
 
-    def is_weighted(self, arms: ArmNumbers) -> bool:
-        """Whether some lane's rule is."""
-        return any(rule_named(name, arms).weighted for name in self.rules)
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the rule of some lane is."""
+        return any(rule_spec(name).weighted for name in self.rules)
 
     def step(
         self,
@@ -148,47 +147,29 @@ class Server:
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
         ask = partial(self._answers, learners, numbers, arms)
         q_FNBA, usable_FN = ask(states_FBD, running_FB, 2 * number)
-        counted = usable_FN, _counted(weights_FN, usable_FN)
-        scores_FBA = self._read("scores", q_FNBA, arms, counted)
-        actions_FB = scores_FBA.argmax(axis=2)
+        actions_FB = jax.vmap(lambda *of_lane: choose(self._read(*of_lane)))(
+            q_FNBA, usable_FN, weights_FN, arms
+        )
 
         taken = self.lanes.step(episodes, actions_FB.ravel(), running_FB.ravel())
         rewards_FB, terminated_FB, ended_FB = (
             x.reshape(F, B) for x in (taken.rewards, taken.terminated, taken.ended)
         )
-        asked_FB = running_FB & ~terminated_FB  # nobody is asked about a terminal state
+        asked_FB = running_FB & ~terminated_FB  # agents are not asked about a terminal state
         next_states_FBD = taken.observations.reshape(F, B, -1)
         next_q_FNBA, next_usable_FN = ask(next_states_FBD, asked_FB, 2 * number + 1)
 
-        q_selected_FNB = jnp.take_along_axis(q_FNBA, actions_FB[:, None, :, None], axis=3)[..., 0]
+        step = actions_FB, rewards_FB, terminated_FB
+        now, then = (q_FNBA, usable_FN), (next_q_FNBA, next_usable_FN)
         if weights_FN is not None:
-            weights = jax.vmap(partial(bellman_weights, discount=self.discount))(
-                q_selected_FNB, rewards_FB, next_q_FNBA, terminated_FB, where=running_FB
-            )
-            weights_FN = jnp.where(usable_FN & next_usable_FN, weights, 0)
-        counted = usable_FN, _counted(weights_FN, usable_FN)
-        q_selected_FB = self._read("centre", q_selected_FNB, arms, counted)
-        next_counted = next_usable_FN, _counted(weights_FN, next_usable_FN)
-        targets_FB = jax.vmap(partial(fed_td, discount=self.discount))(
-            q_selected_FB,
-            rewards_FB,
-            self._read("centre", next_q_FNBA, arms, next_counted),
-            terminated_FB,
-            learning_rate=arms.learning_rate,
-        )
-        rows = states_FBD, actions_FB, targets_FB, running_FB
-        squares_FNB = jnp.square(targets_FB[:, None] - q_selected_FNB)
+            weights_FN = jax.vmap(self._weights)(now, then, *step, running_FB)
+        formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
+        rows = states_FBD, actions_FB, formed.targets, running_FB
         if self.all_actions:
-            centre_FBA = self._read("centre", q_FNBA, arms, counted)
-            targets_FBA = jax.vmap(all_action_targets)(centre_FBA, actions_FB, targets_FB)
-            rows = _rows(states_FBD, targets_FBA, running_FB)
-            squares_FNB = jnp.square(targets_FBA[:, None] - q_FNBA).mean(axis=3)
-        td_error_FB = jnp.abs(targets_FB - q_selected_FB) / arms.learning_rate[:, None]
-        figures = (
-            self._read("spread", q_selected_FNB, arms, counted),
-            td_error_FB,
-            squares_FNB.mean(axis=1, where=usable_FN[:, :, None]),
-        )
+            A = q_FNBA.shape[3]
+            every = jax.vmap(broadcast_rows)(states_FBD, formed.targets)
+            rows = *every, jnp.repeat(running_FB, A, axis=1)
+        figures = (formed.spread, formed.td_error, formed.loss)
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FB.any(axis=1)
         return ServerStep(
             learners=self._improved(learners, numbers, *rows),
@@ -201,6 +182,57 @@ class Server:
             refused=(~usable_FN).astype(jnp.int32) + ~next_usable_FN,
             unanswered=(asked_F & ~usable_FN.any(axis=1))
             | (asked_again_F & ~next_usable_FN.any(axis=1)),
+        )
+
+    # Parts of a step in one lane
+
+    def _read(
+        self, q_NBA: Array, usable_N: Array, weights_N: Array | None, arm: ArmNumbers
+    ) -> FromValues:
+        rules = [rule_named(name, arm.rule_numbers) for name in self.rules]
+        return FromValues(q_NBA, rules, rule=arm.rule, usable_N=usable_N, weights_N=weights_N)
+
+    def _weights(
+        self,
+        now: tuple[Array, Array],
+        then: tuple[Array, Array],
+        actions_B: Array,
+        rewards_B: Array,
+        terminated_B: Array,
+        running_B: Array,
+    ) -> Array:
+        """Return the weights of agents whose answers to both queries of the step were usable."""
+        (q_NBA, usable_N), (next_q_NBA, next_usable_N) = now, then
+        weights_N = step_weights(
+            q_NBA,
+            actions_B,
+            rewards_B,
+            next_q_NBA,
+            terminated_B,
+            discount=self.discount,
+            running_B=running_B,
+        )
+        return jnp.where(usable_N & next_usable_N, weights_N, 0)
+
+    def _targets(
+        self,
+        now: tuple[Array, Array],
+        then: tuple[Array, Array],
+        actions_B: Array,
+        rewards_B: Array,
+        terminated_B: Array,
+        weights_N: Array | None,
+        arm: ArmNumbers,
+    ) -> StepTargets:
+        return step_targets(
+            self._read(*now, weights_N, arm),
+            self._read(*then, weights_N, arm).centre(),
+            actions_B,
+            rewards_B,
+            terminated_B,
+            learning_rate=arm.learning_rate,
+            discount=self.discount,
+            all_actions=self.all_actions,
         )
 
     def _answers(
@@ -221,27 +253,6 @@ class Server:
             )
             usable_FN = _usable(q_FNBA, asked_FB)
         return q_FNBA, usable_FN
-
-    def _read(
-        self,
-        what: Literal["scores", "centre", "spread"],
-        q_FN: Array,
-        arms: ArmNumbers,
-        counted: tuple[Array, Array | None],
-    ) -> Array:
-        """By its rule, lane by lane, over agents: (F, N, ...) -> (F, ...).
-
-        `counted`: who takes part (F, N), and how much each of them counts in a weighted rule.
-        """
-
-        def of_lane(q_N: Array, arm: ArmNumbers, counted: tuple[Array, Array | None]) -> Array:
-            rules = [rule_named(name, arm) for name in self.rules]
-            pooled: list[Array] = [
-                getattr(rule, what)(q_N, where=counted[rule.weighted]) for rule in rules
-            ]
-            return pooled[0] if len(rules) == 1 else jnp.stack(pooled)[arm.rule]
-
-        return jax.vmap(of_lane)(q_FN, arms, counted)
 
     def _improved(
         self,
@@ -266,21 +277,3 @@ class Server:
 def _usable(q_FNBA: Array, asked_FB: Array) -> Array:
     """(F, N) whether an agent's answers at the states it was asked about are all finite."""
     return (jnp.isfinite(q_FNBA).all(axis=3) | ~asked_FB[:, None]).all(axis=2)
-
-
-def _counted(weights_FN: Array | None, usable_FN: Array) -> Array | None:
-    """How much each of them counts in a weighted rule."""
-    return None if weights_FN is None else jax.vmap(weights_among)(weights_FN, usable_FN)
-
-
-def _rows(
-    states_FBD: Array, targets_FBA: Array, running_FB: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Every state once for every action: state by state, each with actions 0 to A - 1."""
-    F, B, A = targets_FBA.shape
-    return (
-        jnp.repeat(states_FBD, A, axis=1),
-        jnp.tile(jnp.arange(A), (F, B)),
-        targets_FBA.reshape(F, B * A),
-        jnp.repeat(running_FB, A, axis=1),
-    )

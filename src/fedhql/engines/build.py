@@ -6,12 +6,12 @@ import numpy as np
 from gymnasium import spaces
 
 from fedhql.contract import BlackBoxAgent, States
-from fedhql.engines.build_agent import build_agents
+from fedhql.engines.build_agent import build_agents, compiled_environment
 from fedhql.engines.owned_cohort import LocalOwnedCohort
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.make import action_count, make_environment
 from fedhql.environments.twin_batch import TwinBatch
-from fedhql.environments.twins import Twin, twin_of
+from fedhql.errors import EnvironmentRefused
 from fedhql.federation import Cohort, FederationServer, ServerEnvironments, rule_named
 from fedhql.settings.sections import ExperimentSettings, FederationSettings, TaskSettings
 
@@ -21,7 +21,8 @@ def build_cohort(
     agents: Sequence[BlackBoxAgent],
     on_self_learned: Callable[[int], None] = lambda env_steps: None,
 ) -> LocalOwnedCohort:
-    """The agents as a cohort, each asked once so that a wrong answer shows before any work."""
+    """Return the agents as a cohort; ask each once, so that a wrong answer shows at once."""
+    require_same_spaces(settings)
     states, actions = first_states(settings)
     cohort = LocalOwnedCohort(
         agents, actions, names=settings.agent_names, on_self_learned=on_self_learned
@@ -59,33 +60,42 @@ def first_states(settings: TaskSettings) -> tuple[States, int]:
 
 def build_batch(settings: TaskSettings, size: int) -> EnvironmentBatch | TwinBatch:
     """Environments for the server or for evaluation; twins where we have them, as compiled runs."""
-    if (twin := _twin(settings)) is not None:
-        return TwinBatch(twin, size)
+    compiled = compiled_environment(settings.environment)
+    if compiled is not None and compiled.twin is not None:
+        return TwinBatch(compiled.twin, size)
     return EnvironmentBatch(settings.environment.id, size, settings.environment.options)
 
 
 def build_server(
-    settings: TaskSettings, cohort: Cohort, environments: ServerEnvironments
+    settings: TaskSettings, cohort: Cohort, environments: ServerEnvironments, cell: str = ""
 ) -> FederationServer:
     federation = settings.federation
     return FederationServer(
         cohort,
         environments,
-        rule_named(federation.rule, federation),
+        rule_named(federation.rule, federation.model_dump()),
         horizon_steps=federation.horizon_steps,
         learning_rate=federation.learning_rate,
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
+        cell=cell,
     )
 
 
-def _twin(settings: TaskSettings) -> Twin | None:
-    return twin_of(settings.environment.id, settings.environment.options)
-
-
-def observation_size(settings: ExperimentSettings) -> int:
-    env = make_environment(settings.environment.id, settings.environment.options)
-    size = spaces.flatdim(env.observation_space)
+def require_same_spaces(settings: TaskSettings) -> int:
+    """Return the size of an observation; raise if a twin has other observations or actions."""
+    environment = settings.environment
+    env = make_environment(environment.id, environment.options)
+    gymnasiums = spaces.flatdim(env.observation_space), action_count(env)
     env.close()
-    return size
+    compiled = compiled_environment(environment)
+    if compiled is not None and (twin := compiled.twin) is not None:
+        twins = twin.observation_size, twin.action_count
+        if twins != gymnasiums:
+            raise EnvironmentRefused(
+                f"environment.implementation = {environment.implementation!r} has {twins[0]} "
+                f"numbers in an observation and {twins[1]} actions; {environment.id} has "
+                f"{gymnasiums[0]} and {gymnasiums[1]}"
+            )
+    return gymnasiums[0]

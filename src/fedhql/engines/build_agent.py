@@ -1,36 +1,34 @@
-"""From settings to agents. What an agent's kind does not need is not loaded."""
+"""From settings to agents. A framework is loaded only when an agent's kind needs it."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from fedhql.agents.kinds import build_agent
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.kinds import KINDS, build_agent
+from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.compiled import CompiledEnvironment, find_compiled, find_twin
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
-from fedhql.settings.sections import ExperimentSettings
-
-if TYPE_CHECKING:
-    from fedhql.environments.twins import Twin
+from fedhql.settings.sections import AgentSettings, EnvironmentSettings, ExperimentSettings
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
-    """Every agent with an environment and a seed of its own, the same in every arm."""
+    """Build every agent with an environment and a seed of its own, the same in every arm."""
     return [build_one_agent(settings, seed, n) for n in range(len(settings.agents))]
 
 
 def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent:
-    agent = settings.agents[n]
+    agent, environment = settings.agents[n], settings.environment
+    task = AgentTask(
+        partial(make_environment, environment.id, environment.options),
+        partial(find_twin, environment.id, environment.options, environment.implementation),
+        discount=environment.discount,
+        budget_env_steps=settings.budget.env_steps_per_agent,
+        seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
+    )
     try:
-        return build_agent(
-            agent.kind,
-            agent.options,
-            partial(make_environment, settings.environment.id, settings.environment.options),
-            twin=_twin(settings) if agent.kind == "dqn" else None,
-            discount=settings.environment.discount,
-            budget_env_steps=settings.budget.env_steps_per_agent,
-            seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
-        )
+        return build_agent(agent.kind, agent.options, task)
     except AgentRefused as error:
         raise AgentRefused(f"{settings.agent_names[n]}: {error}") from error
     except Exception as error:
@@ -38,8 +36,13 @@ def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBox
         raise
 
 
-def _twin(settings: ExperimentSettings) -> "Twin | None":
-    """JAX takes a second to load, and a hundred megabytes."""
-    from fedhql.environments.twins import twin_of
+def compiled_environment(environment: EnvironmentSettings) -> CompiledEnvironment | None:
+    """Return the record of the environment, if compiled programs can step it."""
+    return find_compiled(environment.id, environment.options, environment.implementation)
 
-    return twin_of(settings.environment.id, settings.environment.options)
+
+def compiled_config(agent: AgentSettings) -> DqnConfig:
+    """Return the agent as the compiled engine runs it."""
+    kind = KINDS[agent.kind]
+    assert kind.compiled is not None  # else the compiled engine refuses the experiment
+    return kind.compiled(kind.settings(**agent.options))

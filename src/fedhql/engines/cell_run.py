@@ -88,7 +88,7 @@ class _CellRun:
             self._carries_over = of_arm.federation.carry_over
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
             asked = as_asked(self._cohort, of_arm.federation)
-            self._server = build_server(of_arm, asked, self._server_environments)
+            self._server = build_server(of_arm, asked, self._server_environments, str(cell))
         self._records = CellRecords(
             settings,
             cell,

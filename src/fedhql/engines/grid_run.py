@@ -1,12 +1,9 @@
 """Cells as lanes of one compiled grid: the same rows, checkpoints and files as cell by cell."""
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +12,22 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import export_policy
 from fedhql.agents.dqn.network import Network
-from fedhql.agents.settings import DqnSettings
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
 from fedhql.engines.best_states import evaluate_best
+from fedhql.engines.build_agent import compiled_config, compiled_environment
 from fedhql.engines.cell_records import CellRecords, Progress
 from fedhql.engines.grid_plan import read_states
 from fedhql.engines.seeds import Stream, seeds_for
-from fedhql.environments.lanes import Lanes, TwinLanes
-from fedhql.environments.twins import twin_of
-from fedhql.errors import NoUsableAnswers
-from fedhql.federation import RoundFigures
+from fedhql.federation import RoundFigures, rule_spec
 from fedhql.federation.attacks import attack_number
+from fedhql.federation.cohort import NOT_FINITE
+from fedhql.federation.figures import count_refused, no_usable_answers
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import locked, whole_directory
 from fedhql.storage.run_directory import Cell, RunDirectory
-
-log = logging.getLogger(__name__)
 
 Policy = tuple[Network, NDArray[np.float32]]
 
@@ -176,29 +170,13 @@ class _GridRun:
         steps_F, sums, refused_FN, unanswered_F = (np.asarray(figure) for figure in outcome)
         for lane in np.flatnonzero(affordable_F).tolist():
             records = self._records[lane]
-            for name, count in zip(records.names, refused_FN[lane], strict=True):
-                if count and name not in records.refused:  # once an agent, as the message engine
-                    log.warning(
-                        "%s: %s answered with NaN or infinity and is left out of such exchanges",
-                        records.cell,
-                        name,
-                    )
+            cell, refused_N = str(records.cell), refused_FN[lane]
+            for name, count in zip(records.names, refused_N.tolist(), strict=True):
                 if count:
-                    records.refused[name] += int(count)
+                    count_refused(records.refused, name, NOT_FINITE, count, cell=cell)
             if unanswered_F[lane]:
-                raise NoUsableAnswers(
-                    f"{records.cell}: no agent gave an answer that can be used (NaN or infinity)"
-                )
-            spread, td_error, loss = (
-                float(figure) for figure in sums[lane] / max(steps_F[lane], 1)
-            )
-            figures = RoundFigures(
-                server_env_steps=int(steps_F[lane]),
-                spread=spread,
-                td_error=td_error,
-                loss=loss,
-                refused_answers=int(refused_FN[lane].sum()),
-            )
+                raise no_usable_answers(dict.fromkeys(records.names, NOT_FINITE), cell=cell)
+            figures = RoundFigures.of_sums(sums[lane], int(steps_F[lane]), int(refused_N.sum()))
             budget = records.budget.after_server_steps(figures.server_env_steps)
             records.federated(budget, figures)
 
@@ -236,23 +214,26 @@ class _GridRun:
             export_policy(directory, *policy)
 
 
-def _lanes(env_id: str) -> Lanes:
-    if (twin := twin_of(env_id)) is not None:
-        return TwinLanes(twin)
-    from fedhql.environments.envpool_lanes import EnvPoolLanes
+def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) -> ArmNumbers:
+    """Return the settings of the federated arms as arrays, one entry a lane."""
+    federations = [of_arm.federation for of_arm in federated]
 
-    return EnvPoolLanes(env_id)
+    def numbers(name: str, dtype: str = "f") -> jax.Array:
+        # None, where the lane's rule has no such number.
+        return jnp.array([getattr(each, name) or 0 for each in federations], dtype=dtype)
 
-
-def _numbers(of_arm: ExperimentSettings, rules: Sequence[str]) -> dict[str, Any]:
-    """By the names of `ArmNumbers`, among others; None where a rule has no such number."""
-    federation, attack = of_arm.federation, of_arm.attack
-    return federation.model_dump() | {
-        "rule": rules.index(federation.rule),
-        "carry_over": federation.carry_over,
-        "attack": attack_number(attack.name),
-        "attackers": attack.attackers,
-    }
+    keys = dict.fromkeys(key for rule in rules for key in rule_spec(rule).numbers)
+    attacks = [attack_number(of_arm.attack.name) for of_arm in federated]
+    return ArmNumbers(
+        rule_numbers={key: numbers(key) for key in keys},
+        learning_rate=numbers("learning_rate"),
+        horizon_steps=numbers("horizon_steps", "i"),
+        query_batch=numbers("query_batch", "i"),
+        rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),
+        carry_over=numbers("carry_over", "?"),
+        attack=jnp.array(attacks, dtype="i"),
+        attackers=jnp.array([of_arm.attack.attackers for of_arm in federated], dtype="i"),
+    )
 
 
 def build_grid(
@@ -267,11 +248,11 @@ def build_grid(
     of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
     federated = [s for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
     rules = tuple(dict.fromkeys(s.federation.rule for s in federated))
-    arms = [_numbers(s, rules) for s in federated]
-    N = len(settings.agents)
+    environment, N = compiled_environment(settings.environment), len(settings.agents)
+    assert environment is not None  # else another engine runs it
     return Grid(
-        [DqnSettings(**agent.options).config() for agent in settings.agents],
-        partial(_lanes, settings.environment.id),
+        [compiled_config(agent) for agent in settings.agents],
+        environment.make_lanes,
         np.array(
             [
                 [seeds_for(cell.seed, Stream.AGENT, n, count=1)[0] for n in range(N)]
@@ -279,12 +260,7 @@ def build_grid(
             ],
             dtype=np.uint32,
         ),
-        ArmNumbers(
-            *(
-                jnp.array([arm[field] or 0 for arm in arms], dtype=dtype)
-                for field, dtype in zip(ArmNumbers._fields, "fffffiii?ii", strict=True)
-            )
-        ),
+        _arm_numbers(federated, rules),
         rules=rules,
         discount=settings.environment.discount,
         phase_env_steps=min(

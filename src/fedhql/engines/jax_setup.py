@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 
 def prepare_jax() -> None:
@@ -21,11 +20,11 @@ def prepare_jax() -> None:
         jax.config.update(name, value)  # type: ignore[no-untyped-call]  # jax leaves it untyped
 
 
-def device_facts() -> dict[str, Any]:
-    """Whether programs run on the CPU, and the memory there is for them."""
+def device_memory() -> tuple[bool, int]:
+    """Return whether programs run on the CPU, and the bytes of memory there are for them."""
     import jax
 
     if jax.default_backend() == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return {"is_cpu": True, "memory_bytes": memory}
-    return {"is_cpu": False, "memory_bytes": jax.devices()[0].memory_stats()["bytes_limit"]}
+        return True, memory
+    return False, int(jax.devices()[0].memory_stats()["bytes_limit"])

@@ -1,18 +1,19 @@
-"""Classic-control environments as pure JAX functions, equal to Gymnasium's step for step.
+"""Classic-control environments as pure array functions, equal to Gymnasium's step for step.
 
 A twin is the dynamics of one environment: what it starts from, how it steps, what is seen of it.
 Time limits, restarts and batches are the same for all and live in `lanes`. Constants and order of
 operations follow Gymnasium's; the tests hold each twin against it over 10,000 steps.
+
+To add a twin: write its functions and add one `Twin` to `TWINS`. The functions take their array
+library from their arguments, so that this file is read without loading JAX.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import pi
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-Array = jax.Array
+Array = Any  # a NumPy or JAX array, returned as it came
 
 
 @dataclass(frozen=True)
@@ -28,47 +29,46 @@ class Twin:
     observe: Callable[[Array], Array]
 
 
-def twin_of(env_id: str, options: Mapping[str, Any] | None = None) -> Twin | None:
-    """The twin of a Gymnasium id, if there is one; options are for Gymnasium's only."""
-    return None if options else TWINS.get(env_id)
-
-
 def _between(low: float, high: float) -> Callable[[Array], Array]:
     return lambda draws: low + (high - low) * draws
 
 
 def _cartpole_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
+    xp = state.__array_namespace__()
     gravity, total_mass, pole_mass, half_length, seconds = 9.8, 1.1, 0.1, 0.5, 0.02
     x, x_dot, theta, theta_dot = state
-    force = jnp.where(action == 1, 10.0, -10.0)
-    cos, sin = jnp.cos(theta), jnp.sin(theta)
+    force = xp.where(action == 1, 10.0, -10.0)
+    cos, sin = xp.cos(theta), xp.sin(theta)
     push = (force + pole_mass * half_length * theta_dot**2 * sin) / total_mass
     theta_acc = (gravity * sin - cos * push) / (
         half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass)
     )
     x_acc = push - pole_mass * half_length * theta_acc * cos / total_mass
     x, theta = x + seconds * x_dot, theta + seconds * theta_dot
-    after = jnp.stack([x, x_dot + seconds * x_acc, theta, theta_dot + seconds * theta_acc])
-    fallen = (jnp.abs(x) > 2.4) | (jnp.abs(theta) > 12 * 2 * jnp.pi / 360)
-    return after, jnp.float32(1), fallen
+    after = xp.stack([x, x_dot + seconds * x_acc, theta, theta_dot + seconds * theta_acc])
+    fallen = (xp.abs(x) > 2.4) | (xp.abs(theta) > 12 * 2 * pi / 360)
+    return after, xp.float32(1), fallen
 
 
 def _mountain_car_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
+    xp = state.__array_namespace__()
     position, velocity = state
-    velocity = velocity + (action - 1) * 0.001 + jnp.cos(3 * position) * -0.0025
-    velocity = jnp.clip(velocity, -0.07, 0.07)
-    position = jnp.clip(position + velocity, -1.2, 0.6)
-    velocity = jnp.where((position == jnp.float32(-1.2)) & (velocity < 0), 0.0, velocity)
+    velocity = velocity + (action - 1) * 0.001 + xp.cos(3 * position) * -0.0025
+    velocity = xp.clip(velocity, -0.07, 0.07)
+    position = xp.clip(position + velocity, -1.2, 0.6)
+    velocity = xp.where((position == xp.float32(-1.2)) & (velocity < 0), 0.0, velocity)
     there = (position >= 0.5) & (velocity >= 0)
-    return jnp.stack([position, velocity]), jnp.float32(-1), there
+    return xp.stack([position, velocity]), xp.float32(-1), there
 
 
 def _mountain_car_start(draws: Array) -> Array:
-    return jnp.concatenate([_between(-0.6, -0.4)(draws), jnp.zeros(1)])
+    xp = draws.__array_namespace__()
+    return xp.concatenate([_between(-0.6, -0.4)(draws), xp.zeros(1)])
 
 
 def _acrobot_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
-    torque = action.astype(jnp.float32) - 1.0
+    xp = state.__array_namespace__()
+    torque = action.astype(xp.float32) - 1.0
     seconds = 0.2
     k1 = _acrobot_derivative(state, torque)
     k2 = _acrobot_derivative(state + seconds / 2 * k1, torque)
@@ -76,41 +76,44 @@ def _acrobot_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
     k4 = _acrobot_derivative(state + seconds * k3, torque)
     theta1, theta2, velocity1, velocity2 = state + seconds / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
     theta1, theta2 = _wrapped(theta1), _wrapped(theta2)
-    velocity1 = jnp.clip(velocity1, -4 * jnp.pi, 4 * jnp.pi)
-    velocity2 = jnp.clip(velocity2, -9 * jnp.pi, 9 * jnp.pi)
-    there = -jnp.cos(theta1) - jnp.cos(theta2 + theta1) > 1.0
-    return jnp.stack([theta1, theta2, velocity1, velocity2]), jnp.where(there, 0.0, -1.0), there
+    velocity1 = xp.clip(velocity1, -4 * pi, 4 * pi)
+    velocity2 = xp.clip(velocity2, -9 * pi, 9 * pi)
+    there = -xp.cos(theta1) - xp.cos(theta2 + theta1) > 1.0
+    return xp.stack([theta1, theta2, velocity1, velocity2]), xp.where(there, 0.0, -1.0), there
 
 
 def _acrobot_derivative(state: Array, torque: Array) -> Array:
     """Both links have mass 1, length 1, centre of mass 0.5 and moment of inertia 1."""
+    xp = state.__array_namespace__()
     gravity = 9.8
     theta1, theta2, velocity1, velocity2 = state
-    d1 = 0.25 + (1.25 + jnp.cos(theta2)) + 2.0
-    d2 = 0.25 + 0.5 * jnp.cos(theta2) + 1.0
-    phi2 = 0.5 * gravity * jnp.cos(theta1 + theta2 - jnp.pi / 2)
+    d1 = 0.25 + (1.25 + xp.cos(theta2)) + 2.0
+    d2 = 0.25 + 0.5 * xp.cos(theta2) + 1.0
+    phi2 = 0.5 * gravity * xp.cos(theta1 + theta2 - pi / 2)
     phi1 = (
-        -0.5 * velocity2**2 * jnp.sin(theta2)
-        - velocity2 * velocity1 * jnp.sin(theta2)
-        + 1.5 * gravity * jnp.cos(theta1 - jnp.pi / 2)
+        -0.5 * velocity2**2 * xp.sin(theta2)
+        - velocity2 * velocity1 * xp.sin(theta2)
+        + 1.5 * gravity * xp.cos(theta1 - pi / 2)
         + phi2
     )
-    acceleration2 = (torque + d2 / d1 * phi1 - 0.5 * velocity1**2 * jnp.sin(theta2) - phi2) / (
+    acceleration2 = (torque + d2 / d1 * phi1 - 0.5 * velocity1**2 * xp.sin(theta2) - phi2) / (
         1.25 - d2**2 / d1
     )
     acceleration1 = -(d2 * acceleration2 + phi1) / d1
-    return jnp.stack([velocity1, velocity2, acceleration1, acceleration2])
+    return xp.stack([velocity1, velocity2, acceleration1, acceleration2])
 
 
 def _wrapped(angle: Array) -> Array:
     """Into (-π, π]; exactly itself if it is there already."""
-    return angle - 2 * jnp.pi * jnp.ceil((angle - jnp.pi) / (2 * jnp.pi))
+    xp = angle.__array_namespace__()
+    return angle - 2 * pi * xp.ceil((angle - pi) / (2 * pi))
 
 
 def _acrobot_observe(state: Array) -> Array:
+    xp = state.__array_namespace__()
     theta1, theta2, velocity1, velocity2 = state
-    return jnp.stack(
-        [jnp.cos(theta1), jnp.sin(theta1), jnp.cos(theta2), jnp.sin(theta2), velocity1, velocity2]
+    return xp.stack(
+        [xp.cos(theta1), xp.sin(theta1), xp.cos(theta2), xp.sin(theta2), velocity1, velocity2]
     )
 
 

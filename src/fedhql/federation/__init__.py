@@ -1,39 +1,34 @@
 """The paper's server: equations on arrays, a cohort seam, budgets. It can see no agent."""
 
-from fedhql.federation.budget import Budget
+from fedhql.federation.attacks import ATTACKS, AttackSpec
+from fedhql.federation.budget import Account, Budget
 from fedhql.federation.cohort import Answers, Cohort, InProcessCohort, PooledAnswers
-from fedhql.federation.moments import (
-    Moments,
-    fed_ucb_bernstein_of,
-    fed_ucb_of,
-    merged,
-    moments,
-)
+from fedhql.federation.figures import RoundFigures
+from fedhql.federation.moments import Moments, fed_ucb_bernstein_of, fed_ucb_of, moments
 from fedhql.federation.rules import (
-    OF_SUMS,
     RULES,
     Rule,
+    RuleSpec,
     bellman_weighted,
     bernstein,
     hampel,
     mean_std,
     median_mad,
     rule_named,
+    rule_spec,
     trimmed,
+    upper_bound,
 )
-from fedhql.federation.server import (
-    FederationServer,
-    RoundFigures,
-    RoundProgress,
-    ServerEnvironments,
-)
+from fedhql.federation.server import FederationServer, RoundProgress, ServerEnvironments
 from fedhql.federation.td import all_action_targets, fed_td
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
 
 __all__ = [
-    "OF_SUMS",
+    "ATTACKS",
     "RULES",
+    "Account",
     "Answers",
+    "AttackSpec",
     "Budget",
     "Cohort",
     "FederationServer",
@@ -43,6 +38,7 @@ __all__ = [
     "RoundFigures",
     "RoundProgress",
     "Rule",
+    "RuleSpec",
     "ServerEnvironments",
     "all_action_targets",
     "bellman_weighted",
@@ -55,8 +51,9 @@ __all__ = [
     "hampel",
     "mean_std",
     "median_mad",
-    "merged",
     "moments",
     "rule_named",
+    "rule_spec",
     "trimmed",
+    "upper_bound",
 ]

@@ -6,6 +6,7 @@ answer in the same exchange. They lie in answers to the server's queries only.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -66,21 +67,27 @@ def stealthy(seen: Seen) -> Any:
     return centre_BA - STEALTHY_SPREADS * better_BA * seen.spread_BA
 
 
-ATTACKS: dict[str, Callable[[Seen], Any]] = {
-    "nan": not_a_number,
-    "huge": huge,
-    "sign-flip": sign_flip,
-    "noise": noise,
-    "collude": collude,
-    "stealthy": stealthy,
+@dataclass(frozen=True)
+class AttackSpec:
+    """The record of one attack."""
+
+    answer: Callable[[Seen], Any]  # what attackers say: broadcasts to (N, B, A)
+    # A single honest agent has no spread, so that such an attack on it would be none.
+    honest_agents_needed: int = 1
+
+
+ATTACKS: dict[str, AttackSpec] = {
+    "nan": AttackSpec(not_a_number),
+    "huge": AttackSpec(huge),
+    "sign-flip": AttackSpec(sign_flip),
+    "noise": AttackSpec(noise, honest_agents_needed=2),
+    "collude": AttackSpec(collude),
+    "stealthy": AttackSpec(stealthy, honest_agents_needed=2),
 }
 
 
-OF_A_SPREAD = ("noise", "stealthy")  # which one honest agent has not; they would be no attack
-
-
 def attack_number(name: str | None) -> int:
-    """As `attacked` takes it; of no attack, any would do."""
+    """Return the number by which `attacked` knows an attack; any number serves for no attack."""
     return 0 if name is None else list(ATTACKS).index(name)
 
 
@@ -112,7 +119,7 @@ def attacked(
         highest_B1=xp.where(heard, q, -xp.inf).max(axis=(0, 2))[:, None],
         normals_NBA=normals(q, exchange, asked),
     )
-    lies = xp.stack([xp.broadcast_to(lie(seen), q.shape) for lie in ATTACKS.values()])
+    lies = xp.stack([xp.broadcast_to(spec.answer(seen), q.shape) for spec in ATTACKS.values()])
     answers: Array = xp.where(beside(lying_N, q), lies[attack], q)
     return answers
 

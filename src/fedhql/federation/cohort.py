@@ -12,6 +12,8 @@ from fedhql.contract import Actions, BlackBoxAgent, Closable, States, Values
 from fedhql.errors import AgentRefused
 from fedhql.federation.moments import Moments
 
+NOT_FINITE = "NaN or infinity"  # why an answer is refused
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -129,7 +131,7 @@ def usable_answers(q: Sequence[NDArray[np.floating]]) -> Answers:
     """Leave out of this exchange whoever answered NaN or infinity."""
     finite = [bool(np.isfinite(values).all()) for values in q]
     members = tuple(n for n, usable in enumerate(finite) if usable)
-    refused = {n: "NaN or infinity" for n, usable in enumerate(finite) if not usable}
+    refused = {n: NOT_FINITE for n, usable in enumerate(finite) if not usable}
     # In float64, so that the spread of large finite answers is finite too.
     q_NBA = np.array([q[n] for n in members], dtype=np.float64).reshape(-1, *q[0].shape)
     return Answers(q_NBA, members, refused)

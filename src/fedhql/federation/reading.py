@@ -1,145 +1,118 @@
-"""What the server reads out of one query, by its rule: from everybody's values, or from sums."""
+"""What the server reads out of one query by its rule: from everybody's values, or from sums.
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+The same code serves NumPy and JAX arrays. Shape letters: N agents, B states, A actions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedhql.contract import Actions, Values
-from fedhql.federation.cohort import Answers, PooledAnswers
-from fedhql.federation.pooling import bellman_weights, weights_among
+from fedhql.federation.moments import Moments
+from fedhql.federation.pooling import beside, weights_among
 from fedhql.federation.rules import Rule
 
-Floats = NDArray[np.float64]
-Weights = Mapping[str, float]  # by name; rules without weights take no notice
+Array = Any  # a NumPy or JAX array
 
 
 class Reading(Protocol):
-    """At the B states of a query."""
+    """The agents' values at the B states of a query, as the rule sees them."""
 
-    def scores(self, weights: Weights) -> Floats:
-        """-> (B, A)"""
+    def scores(self) -> Array:
+        """Return the score of every action: (B, A)."""
 
-    def centre(self, weights: Weights) -> Floats:
-        """-> (B, A)"""
+    def centre(self) -> Array:
+        """Return the centre of every action: (B, A)."""
 
-    def chosen(self, actions: Actions, weights: Weights) -> tuple[Floats, Floats]:
-        """Centre and spread at one action for each state -> (B,), (B,)"""
+    def chosen(self, actions: Array) -> tuple[Array, Array]:
+        """Return centre and spread at one action a state: (B,), (B,)."""
 
-    def loss(self, targets: Values, actions: Actions | None = None) -> Floats:
-        """Agents' mean squared error to targets (B,) of actions, or (B, A) of all -> (B,)"""
+    def loss(self, targets: Array, actions: Array | None = None) -> Array:
+        """Return the agents' mean squared error to the targets: (B,).
 
-    def weights(
-        self,
-        actions: Actions,
-        rewards: Values,
-        then: "Reading | None",
-        terminated: NDArray[np.bool_],
-        discount: float,
-    ) -> Weights:
-        """Of the step from here to where it led, `then`, if its states were asked about."""
+        `targets` is (B,) with `actions`, or (B, A) for all actions.
+        """
 
 
-def reading_of(answers: Answers | PooledAnswers, rule: Rule, names: Sequence[str]) -> Reading:
-    if isinstance(answers, PooledAnswers):
-        return FromSums(answers, rule)
-    return FromValues(answers, rule, [names[n] for n in answers.members])
+def at_actions(values: Array, actions: Array) -> Array:
+    """Return the values (..., B, A) at one action a state: (..., B)."""
+    xp = values.__array_namespace__()
+    index = actions.reshape(*(1,) * (values.ndim - 2), -1, 1)
+    return xp.take_along_axis(values, index, axis=-1)[..., 0]
 
 
 class FromValues:
-    """Everybody's values are there, so any rule will do."""
+    """A reading where everybody's values are known, so that any rule works."""
 
-    def __init__(self, answers: Answers, rule: Rule, names: Sequence[str]) -> None:
-        self._q_NBA, self._rule, self._names = answers.q_NBA, rule, names
-
-    def scores(self, weights: Weights) -> Floats:
-        scores_BA: Floats = self._rule.scores(self._q_NBA, where=self._counted(weights))
-        return scores_BA
-
-    def centre(self, weights: Weights) -> Floats:
-        centre_BA: Floats = self._rule.centre(self._q_NBA, where=self._counted(weights))
-        return centre_BA
-
-    def chosen(self, actions: Actions, weights: Weights) -> tuple[Floats, Floats]:
-        q_NB, where_N = self._at(actions), self._counted(weights)
-        return self._rule.centre(q_NB, where=where_N), self._rule.spread(q_NB, where=where_N)
-
-    def loss(self, targets: Values, actions: Actions | None = None) -> Floats:
-        if actions is None:
-            every_B: Floats = ((targets - self._q_NBA) ** 2).mean(axis=(0, 2))
-            return every_B
-        chosen_B: Floats = ((targets - self._at(actions)) ** 2).mean(axis=0)
-        return chosen_B
-
-    def weights(
+    def __init__(
         self,
-        actions: Actions,
-        rewards: Values,
-        then: Reading | None,
-        terminated: NDArray[np.bool_],
-        discount: float,
-    ) -> Weights:
-        """Of those that could be used at both queries of the step."""
-        if not self._rule.weighted:
-            return {}
-        next_q_NBA, both = np.zeros_like(self._q_NBA), self._names
-        if isinstance(then, FromValues):
-            both = [name for name in both if name in then._names]
-            next_q_NBA = next_q_NBA[: len(both)]
-            next_q_NBA[:, ~terminated] = then._q_NBA[[then._names.index(name) for name in both]]
-        mine = [self._names.index(name) for name in both]
-        weights_N = bellman_weights(
-            self._at(actions)[mine], rewards, next_q_NBA, terminated, discount=discount
-        )
-        return dict(zip(both, weights_N.tolist(), strict=True))
+        q_NBA: Array,
+        rules: Sequence[Rule],
+        *,
+        rule: Array | int = 0,
+        usable_N: Array | bool = True,
+        weights_N: Array | None = None,
+    ) -> None:
+        """Read by `rules[rule]`; `rule` may be traced, so that lanes of one program differ in it.
 
-    def _at(self, actions: Actions) -> Floats:
-        return self._q_NBA[:, np.arange(len(actions)), actions]
+        `usable_N` says who takes part, in programs whose arrays cannot shrink. `weights_N` says how
+        much each agent counts in a weighted rule.
+        """
+        self._q_NBA, self._rules, self._rule, self._usable_N = q_NBA, rules, rule, usable_N
+        self._counted_N = None
+        if weights_N is not None:
+            xp = q_NBA.__array_namespace__()
+            everybody = xp.ones(len(q_NBA)) if usable_N is True else usable_N
+            self._counted_N = weights_among(weights_N, everybody)
 
-    def _counted(self, weights: Weights) -> Floats | bool:
-        """How much each of them counts: all alike, but in a weighted rule."""
-        if not self._rule.weighted:
-            return True
-        known_N = np.array([weights.get(name, 0.0) for name in self._names])
-        return weights_among(known_N, np.ones(len(known_N)))
+    def scores(self) -> Array:
+        return self._by_rule("scores", self._q_NBA)
+
+    def centre(self) -> Array:
+        return self._by_rule("centre", self._q_NBA)
+
+    def chosen(self, actions: Array) -> tuple[Array, Array]:
+        q_NB = at_actions(self._q_NBA, actions)
+        return self._by_rule("centre", q_NB), self._by_rule("spread", q_NB)
+
+    def loss(self, targets: Array, actions: Array | None = None) -> Array:
+        everywhere = actions is None
+        q = self._q_NBA if everywhere else at_actions(self._q_NBA, actions)
+        squares = (targets - q) ** 2
+        axes = (0, 2) if everywhere else 0
+        return squares.mean(axis=axes, where=beside(self._usable_N, squares))
+
+    def _by_rule(self, what: str, q: Array) -> Array:
+        """Pool q (N, ...) over agents by "scores", "centre" or "spread" of the rule."""
+        pooled = [
+            getattr(rule, what)(q, where=self._counted_N if rule.weighted else self._usable_N)
+            for rule in self._rules
+        ]
+        if len(pooled) == 1:
+            return pooled[0]
+        return q.__array_namespace__().stack(pooled)[self._rule]
 
 
 class FromSums:
-    """Mean and deviation follow from ΣQ and ΣQ², and nobody's own values are there."""
+    """A reading where only ΣQ and ΣQ² are known: the mean and the deviation follow from them."""
 
-    def __init__(self, answers: PooledAnswers, rule: Rule) -> None:
-        self._pooled, self._rule = answers.pooled, rule
+    def __init__(self, pooled: Moments, rule: Rule) -> None:
+        self._pooled, self._rule = pooled, rule
 
-    def scores(self, weights: Weights) -> Floats:
-        assert self._rule.scores_of is not None  # settings with another rule are refused
-        scores_BA: Floats = self._rule.scores_of(self._pooled)
-        return scores_BA
+    def scores(self) -> Array:
+        assert self._rule.scores_from_sums is not None  # settings with another rule are refused
+        return self._rule.scores_from_sums(self._pooled)
 
-    def centre(self, weights: Weights) -> Floats:
+    def centre(self) -> Array:
         return self._pooled.mean_BA
 
-    def chosen(self, actions: Actions, weights: Weights) -> tuple[Floats, Floats]:
-        at = np.arange(len(actions)), actions
-        return self._pooled.mean_BA[at], np.sqrt(self._pooled.variance()[at])
+    def chosen(self, actions: Array) -> tuple[Array, Array]:
+        variance_B = at_actions(self._pooled.variance(), actions)
+        return at_actions(self._pooled.mean_BA, actions), np.sqrt(variance_B)
 
-    def loss(self, targets: Values, actions: Actions | None = None) -> Floats:
-        """The mean of (t - q)² is the variance of q and (t - q̄)²."""
+    def loss(self, targets: Array, actions: Array | None = None) -> Array:
+        """Return the mean of (t - q)², which is the variance of q plus (t - q̄)²."""
         mean, variance = self._pooled.mean_BA, self._pooled.variance()
         if actions is None:
-            every_B: Floats = (variance + (targets - mean) ** 2).mean(axis=1)
-            return every_B
-        at = np.arange(len(actions)), actions
-        chosen_B: Floats = variance[at] + (targets - mean[at]) ** 2
-        return chosen_B
-
-    def weights(
-        self,
-        actions: Actions,
-        rewards: Values,
-        then: Reading | None,
-        terminated: NDArray[np.bool_],
-        discount: float,
-    ) -> Weights:
-        """All count alike."""
-        return {}
+            return (variance + (targets - mean) ** 2).mean(axis=1)
+        return at_actions(variance, actions) + (targets - at_actions(mean, actions)) ** 2

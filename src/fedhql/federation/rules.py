@@ -1,13 +1,20 @@
-"""The inter-agent rules by name: what the server reads out of all agents' values."""
+"""The federation rules, one record each: how the server reads all agents' values.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+To add a rule: write its centre and spread (see `pooling`), build a `Rule` from them, and add one
+`RuleSpec` to `RULES`. Settings, arms, error texts, both engines and the tests derive from it. A
+rule outside this package is a `RuleSpec` that the settings name as `rule = "package.module:NAME"`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from fedhql.errors import SettingsError
 from fedhql.federation import pooling
 from fedhql.federation.moments import Moments, fed_ucb_bernstein_of, fed_ucb_of
 from fedhql.federation.ucb import fed_ucb, fed_ucb_bernstein
+from fedhql.plugins import import_plugin, is_plugin
 
 # q (N, ...), where=(N,) or True -> (...), for NumPy and JAX arrays.
 Pool = Callable[..., Any]
@@ -15,78 +22,104 @@ Pool = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """The centre stands wherever the paper has the mean; scores choose the server's actions."""
+    """A rule with its numbers. The centre stands wherever the paper has the mean."""
 
     centre: Pool
     spread: Pool
-    scores: Pool  # of q (N, B, A)
-    weighted: bool = False  # `where` may be weights, from the agents' own Bellman errors
-    scores_of: Callable[[Moments], Any] | None = None  # None: it takes everybody's own values
+    scores: Pool  # of q (N, B, A); the server takes the action with the highest score
+    weighted: bool = False  # `where` is how much each agent counts, by its own Bellman error
+    scores_from_sums: Callable[[Moments], Any] | None = None
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """The record of one rule."""
+
+    build: Callable[..., Rule]  # called with the numbers, in order; they may be traced
+    numbers: tuple[str, ...] = ("exploration",)  # settings of [federation] that the rule takes
+    # (moments, *numbers) -> scores, if the rule needs only ΣQ and ΣQ²; secure aggregation needs it.
+    from_sums: Callable[..., Any] | None = None
+    weighted: bool = False
+
+
+def upper_bound(centre: Pool, spread: Pool, exploration: Any) -> Rule:
+    """Return the rule whose scores are centre + λ · spread."""
+
+    def scores(q: Any, *, where: Any = True) -> Any:
+        return centre(q, where=where) + exploration * spread(q, where=where)
+
+    return Rule(centre, spread, scores)
 
 
 def mean_std(exploration: Any) -> Rule:
-    """The paper's practical rule: mean + λ · standard deviation."""
+    """Return the paper's practical rule: mean + λ · standard deviation."""
 
     def scores(q: Any, *, where: Any = True) -> Any:
         return fed_ucb(q, exploration, where=pooling.beside(where, q))
 
-    scores_of = partial(fed_ucb_of, exploration=exploration)
-    return Rule(pooling.mean, pooling.std, scores, scores_of=scores_of)
+    return Rule(pooling.mean, pooling.std, scores)
 
 
 def bernstein(bound: Any, confidence: Any) -> Rule:
-    """The paper's theoretical rule."""
+    """Return the paper's theoretical rule."""
 
     def scores(q: Any, *, where: Any = True) -> Any:
         return fed_ucb_bernstein(q, bound, confidence, where=pooling.beside(where, q))
 
-    scores_of = partial(fed_ucb_bernstein_of, bound=bound, confidence=confidence)
-    return Rule(pooling.mean, pooling.std, scores, scores_of=scores_of)
+    return Rule(pooling.mean, pooling.std, scores)
 
 
 def median_mad(exploration: Any) -> Rule:
-    """Fewer than half of the agents, whatever they say, cannot take the centre away."""
-    return _upper_bound(pooling.median, pooling.mad, exploration)
+    """Return a rule whose centre fewer than half of the agents cannot move out of the others'."""
+    return upper_bound(pooling.median, pooling.mad, exploration)
 
 
 def hampel(exploration: Any) -> Rule:
-    """Values far from the median, by its own measure, are left out for each state and action."""
-    return _upper_bound(pooling.near_mean, pooling.near_std, exploration)
+    """Return a rule that leaves out values far from the median, for each state and action."""
+    return upper_bound(pooling.near_mean, pooling.near_std, exploration)
 
 
 def trimmed(exploration: Any, trim: Any) -> Rule:
-    """`trim` agents at each end, or that share of them, are left out for each state and action."""
+    """Return a rule that cuts the `trim` highest and lowest agents, for each state and action."""
     centre, spread = pooling.trimmed_mean, pooling.trimmed_std
-    return _upper_bound(partial(centre, trim=trim), partial(spread, trim=trim), exploration)
+    return upper_bound(partial(centre, trim=trim), partial(spread, trim=trim), exploration)
 
 
 def bellman_weighted(exploration: Any) -> Rule:
-    """Agents count by how little their values contradict themselves on what the server saw."""
-    centre, spread = pooling.weighted_mean, pooling.weighted_std
-    return _upper_bound(centre, spread, exploration, weighted=True)
+    """Return a rule that weights agents by the Bellman error of their own values."""
+    return upper_bound(pooling.weighted_mean, pooling.weighted_std, exploration)
 
 
-def _upper_bound(centre: Pool, spread: Pool, exploration: Any, *, weighted: bool = False) -> Rule:
-    def scores(q: Any, *, where: Any = True) -> Any:
-        return centre(q, where=where) + exploration * spread(q, where=where)
-
-    return Rule(centre, spread, scores, weighted)
-
-
-# Each with the numbers it takes, as settings and arms call them.
-RULES: dict[str, tuple[Callable[..., Rule], tuple[str, ...]]] = {
-    "mean-std": (mean_std, ("exploration",)),
-    "bernstein": (bernstein, ("bound", "confidence")),
-    "median-mad": (median_mad, ("exploration",)),
-    "hampel": (hampel, ("exploration",)),
-    "trimmed": (trimmed, ("exploration", "trim")),
-    "bellman-weighted": (bellman_weighted, ("exploration",)),
+RULES: dict[str, RuleSpec] = {
+    "mean-std": RuleSpec(mean_std, from_sums=fed_ucb_of),
+    "bernstein": RuleSpec(bernstein, ("bound", "confidence"), from_sums=fed_ucb_bernstein_of),
+    "median-mad": RuleSpec(median_mad),
+    "hampel": RuleSpec(hampel),
+    "trimmed": RuleSpec(trimmed, ("exploration", "trim")),
+    "bellman-weighted": RuleSpec(bellman_weighted, weighted=True),
 }
 
-OF_SUMS = ("mean-std", "bernstein")  # which can be computed from ΣQ and ΣQ²
+
+def rule_spec(name: str) -> RuleSpec:
+    """Return the record of a rule of ours, or of a user's "package.module:NAME"."""
+    if name in RULES:
+        return RULES[name]
+    if not is_plugin(name):
+        allowed = ", ".join(map(repr, RULES))
+        raise SettingsError(f"{name!r} is wrong; allowed: {allowed}, or 'package.module:NAME'")
+    spec = import_plugin("rule", name)
+    if not isinstance(spec, RuleSpec):
+        raise SettingsError(f"rule = {name!r} is a {type(spec).__name__}; allowed: a RuleSpec")
+    return spec
 
 
-def rule_named(name: str, numbers: Any) -> Rule:
-    """With its numbers from the attributes of `numbers`, which may be traced ones."""
-    build, keys = RULES[name]
-    return build(*(getattr(numbers, key) for key in keys))
+def rule_named(name: str, numbers: Mapping[str, Any]) -> Rule:
+    """Build a rule with its numbers out of `numbers`; they may be traced."""
+    spec = rule_spec(name)
+    own = [numbers[key] for key in spec.numbers]
+    from_sums = spec.from_sums
+    return replace(
+        spec.build(*own),
+        weighted=spec.weighted,
+        scores_from_sums=None if from_sums is None else lambda group: from_sums(group, *own),
+    )

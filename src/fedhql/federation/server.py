@@ -1,23 +1,22 @@
 """The central server, Algorithm 1.a: one federation round over a cohort of black boxes."""
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import Actions, States, Values
-from fedhql.errors import NoUsableAnswers
+from fedhql.contract import States, Values
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
-from fedhql.federation.reading import Floats, Reading, Weights, reading_of
+from fedhql.federation.figures import RoundFigures, count_refused, no_usable_answers
+from fedhql.federation.reading import FromSums, FromValues, Reading
 from fedhql.federation.rules import Rule
-from fedhql.federation.td import all_action_targets, fed_td
+from fedhql.federation.step import broadcast_rows, choose, step_targets, step_weights
 
-log = logging.getLogger(__name__)
+Weights = Mapping[str, float]  # by agent name; empty unless the rule is weighted
 
 
 class ServerEnvironments(Protocol):
@@ -39,17 +38,6 @@ class ServerEnvironments(Protocol):
 
 
 @dataclass(frozen=True)
-class RoundFigures:
-    """What one federation round looked like, from the server's side; means over its steps."""
-
-    server_env_steps: int
-    spread: float  # the rule's, over agents, at the chosen actions
-    td_error: float  # |r + γ max q̄' - q̄|, what FedTD moves by when α_s is 1
-    loss: float  # agents' squared error to the broadcast targets, before they improve
-    refused_answers: int
-
-
-@dataclass(frozen=True)
 class RoundProgress:
     """How far a round is. With the environments' position it is all a server needs to go on."""
 
@@ -60,8 +48,7 @@ class RoundProgress:
     weights: Weights = field(default_factory=dict)  # by name, of the last step
 
     def figures(self) -> RoundFigures:
-        spread, td_error, loss = (total / max(self.server_env_steps, 1) for total in self.sums)
-        return RoundFigures(self.server_env_steps, spread, td_error, loss, self.refused_answers)
+        return RoundFigures.of_sums(self.sums, self.server_env_steps, self.refused_answers)
 
 
 class FederationServer:
@@ -78,7 +65,9 @@ class FederationServer:
         discount: float,
         carry_over: bool = False,
         all_actions: bool = False,
+        cell: str = "",
     ) -> None:
+        """Federate by `rule`; `cell` names the run in warnings and errors."""
         self._cohort = cohort
         self._environments = environments
         self._rule = rule
@@ -87,6 +76,7 @@ class FederationServer:
         self._discount = discount
         self._carry_over = carry_over
         self._all_actions = all_actions
+        self._cell = cell
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
     def federate(
@@ -95,7 +85,7 @@ class FederationServer:
         seeds: Sequence[int],
         *,
         going_on: RoundProgress | None = None,
-        after_step: Callable[[RoundProgress], None] = lambda progress: None,
+        after_step: Callable[[RoundProgress], Any] = lambda progress: None,
     ) -> tuple[Budget, RoundFigures]:
         """One round: an environment per seed, then up to `horizon_steps` server steps.
 
@@ -124,58 +114,85 @@ class FederationServer:
             after_step(progress)
         return budget, progress.figures()
 
-    def _step(self, states: States, weights: Weights) -> tuple[States, Floats, Weights]:
-        """Lines 7 to 13 of Algorithm 1.a, for a batch of states; `weights` of the step before."""
-        now = self._read(states)
-        scores_BA = now.scores(weights)
-        actions = scores_BA.argmax(axis=1)  # ties: the lowest index
-        next_states, rewards, terminated, ended = self._environments.step(actions)
-        asked = ~terminated  # nobody is asked about a terminal state
-        then = self._read(next_states[asked]) if asked.any() else None
+    def _step(
+        self, states: States, weights: Weights
+    ) -> tuple[States, NDArray[np.float64], Weights]:
+        """Take lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        weights = now.weights(actions, rewards, then, terminated, self._discount)
-        next_q_BA = np.zeros_like(scores_BA)
+        `weights` are those of the step before. Return the next states of environments that still
+        run, the sums of the figures, and the weights of this step.
+        """
+        now = self._query(states)
+        actions = choose(self._read(now, weights))
+        next_states, rewards, terminated, ended = self._environments.step(actions)
+        asked = ~terminated  # agents are not asked about a terminal state
+        then = self._query(next_states[asked]) if asked.any() else None
+
+        weights = self._weights(now, then, actions, rewards, terminated)
+        next_centre_BA = np.zeros((len(states), 1))  # after a terminal state there is no future
         if then is not None:
-            next_q_BA[asked] = then.centre(weights)
-        q_selected, spread_B = now.chosen(actions, weights)
-        exact: Any = fed_td(
-            q_selected,
+            asked_centre = self._read(then, weights).centre()
+            next_centre_BA = np.zeros((len(states), asked_centre.shape[1]))
+            next_centre_BA[asked] = asked_centre
+        step = step_targets(
+            self._read(now, weights),
+            next_centre_BA,
+            actions,
             rewards,
-            next_q_BA,
             terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
+            all_actions=self._all_actions,
         )
-        targets: Values = exact.astype(np.float32)
         if self._all_actions:
-            exact = all_action_targets(now.centre(weights), actions, targets)
-            targets_BA = exact.astype(np.float32)
-            self._cohort.improve(*_rows(states, targets_BA))
-            loss_B = now.loss(targets_BA)
+            self._cohort.improve(*broadcast_rows(states, step.targets))
         else:
-            self._cohort.improve(states, actions, targets)
-            loss_B = now.loss(targets, actions)
-        td_error_B = np.abs(targets - q_selected) / self._learning_rate
-        figures_B = (spread_B, td_error_B, loss_B)
+            self._cohort.improve(states, actions, step.targets)
+        figures_B = (step.spread, step.td_error, step.loss)
         return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
 
-    def _read(self, states: States) -> Reading:
-        return reading_of(self._query(states), self._rule, self._cohort.names)
+    def _read(self, answers: Answers | PooledAnswers, weights: Weights) -> Reading:
+        if isinstance(answers, PooledAnswers):
+            return FromSums(answers.pooled, self._rule)
+        weights_N = None
+        if self._rule.weighted:
+            weights_N = np.array([weights.get(name, 0.0) for name in self._names(answers)])
+        return FromValues(answers.q_NBA, (self._rule,), weights_N=weights_N)
+
+    def _weights(
+        self,
+        now: Answers | PooledAnswers,
+        then: Answers | PooledAnswers | None,
+        actions: NDArray[np.int64],
+        rewards: Values,
+        terminated: NDArray[np.bool_],
+    ) -> Weights:
+        """Return the weights of agents whose answers to both queries of the step were usable."""
+        if not self._rule.weighted or isinstance(now, PooledAnswers):
+            return {}
+        both, next_q_NBA = self._names(now), np.zeros_like(now.q_NBA)
+        if isinstance(then, Answers):
+            both = [name for name in both if name in self._names(then)]
+            next_q_NBA = next_q_NBA[: len(both)]
+            next_q_NBA[:, ~terminated] = then.q_NBA[list(map(self._names(then).index, both))]
+        weights_N = step_weights(
+            now.q_NBA[list(map(self._names(now).index, both))],
+            actions,
+            rewards,
+            next_q_NBA,
+            terminated,
+            discount=self._discount,
+        )
+        return dict(zip(both, weights_N.tolist(), strict=True))
+
+    def _names(self, answers: Answers) -> list[str]:
+        return [self._cohort.names[n] for n in answers.members]
 
     def _query(self, states: States) -> Answers | PooledAnswers:
         answers = self._cohort.query(states)
-        names = self._cohort.names
-        for n, why in answers.refused.items():
-            if names[n] not in self.refused:  # once an agent; the count goes on in `refused`
-                log.warning("%s answered with %s and is left out of such exchanges", names[n], why)
-            self.refused[names[n]] += 1
+        reasons = {self._cohort.names[n]: why for n, why in answers.refused.items()}
+        for name, why in reasons.items():
+            count_refused(self.refused, name, why, cell=self._cell)
         if not answers.members:
-            reasons = ", ".join(f"{names[n]}: {why}" for n, why in answers.refused.items())
-            raise NoUsableAnswers(f"no agent gave an answer that can be used ({reasons})")
+            raise no_usable_answers(reasons, cell=self._cell)
         return answers
-
-
-def _rows(states: States, targets_BA: Values) -> tuple[States, Actions, Values]:
-    """Every state once for every action: state by state, each with actions 0 to A - 1."""
-    B, A = targets_BA.shape
-    return np.repeat(states, A, axis=0), np.tile(np.arange(A), B), targets_BA.ravel()

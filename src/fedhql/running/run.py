@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from fedhql.engines.cell_records import Progress
-from fedhql.engines.choice import Engine, choose_engine
-from fedhql.engines.grid_plan import Device, plan_grids
-from fedhql.engines.jax_setup import prepare_jax
+from fedhql.engines.choice import AUTO, choose_engine, engine_named
+from fedhql.engines.engine import DeviceFacts, Engine, Recording
 from fedhql.engines.work import Agents, Executor, Send, Work
 from fedhql.errors import RunDirectoryError
 from fedhql.results.summary import write_summary
@@ -45,16 +44,20 @@ def run_experiment(
     started: datetime,
     clock: Callable[[], float],
     display: Display,
+    after_message: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run what is missing of arms x seeds; those of a run that is resumed are added to them."""
+    """Run what is missing of arms x seeds; those of a run that is resumed are added to them.
+
+    `after_message` is called after each message of a worker, and so again and again.
+    """
     _require_ours(directory, settings, resume)
     _warn_of_late_learners(settings)
     chosen = _engine(directory, settings, engine)
-    facts = {}
-    if chosen == "compiled" or not directory.is_run():
-        facts = _facts(settings, chosen, executor, directory)
+    computes, facts = engine_named(chosen), DeviceFacts()
+    if computes.needs_facts or not directory.is_run():
+        facts = _tried_out(settings, computes, executor, directory)
     with directory.locked():
-        _require_ours(directory, settings, resume)  # another may have been quicker
+        _require_ours(directory, settings, resume)  # another process may have been quicker
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts() | executor.facts()
@@ -63,29 +66,22 @@ def run_experiment(
 
         cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
         left = [cell for cell in cells if not directory.result(cell).exists()]
-        for cell in set(cells) - set(left):  # killed when it had just finished
+        for cell in set(cells) - set(left):  # the run was killed when the cell had just finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
-        jobs, memories = executor.capacity(settings, on_cpu=facts.get("is_cpu", True))
-        how = partial(_finish_cell, settings, clock, tensorboard, executor.agents)
-        work = [Work(partial(how, cell), [cell], _checkpoints(directory, cell)) for cell in left]
-        if chosen == "compiled":
-            device = Device(**facts | {"memory_bytes": facts["memory_bytes"] * memories})
-            grids = plan_grids(settings, directory, left, jobs, device)
-            work = [
-                Work(
-                    partial(_finish_grid, settings, clock, tensorboard, cells, home.name),
-                    cells,
-                    home.relative_to(directory.path).as_posix(),
-                    on_gpu=not device.is_cpu,
-                )
-                for cells, home in grids
-            ]
-            # A grid goes on with all its lanes, also with one that ended after its checkpoint.
-            left = list(dict.fromkeys([*left, *(cell for cells, _ in grids for cell in cells)]))
-        display.start(left, settings.budget.env_steps_per_agent)
+        recording = Recording(clock, tensorboard)
+        work = computes.plan(settings, directory, left, executor, facts=facts, recording=recording)
+        # A part may go on with a cell that has finished since the part's last checkpoint.
+        shown = dict.fromkeys([*left, *(cell for part in work for cell in part.cells)])
+        display.start(list(shown), settings.budget.env_steps_per_agent)
+
+        def take(message: Any) -> None:
+            _dispatch(display, message)
+            after_message()
+
         try:
-            executor.run(work, jobs, directory, partial(_dispatch, display))
+            jobs, _ = executor.capacity(settings, on_cpu=facts.is_cpu)
+            executor.run(work, jobs, directory, take)
         finally:
             directory.merge_records()
             write_summary(directory)
@@ -93,7 +89,7 @@ def run_experiment(
 
 
 def _warn_of_late_learners(settings: ExperimentSettings) -> None:
-    """A budget is easily lowered below it."""
+    """Warn when the budget is smaller than learning_starts: such an agent would never train."""
     budget = settings.budget.env_steps_per_agent
     agents = zip(settings.agent_names, settings.agents, strict=True)
     late = [name for name, agent in agents if agent.options.get("learning_starts", 0) >= budget]
@@ -106,12 +102,12 @@ def _warn_of_late_learners(settings: ExperimentSettings) -> None:
         )
 
 
-def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> Engine:
-    """A run is finished by the engine that began it: their checkpoints differ."""
+def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> str:
+    """Choose the engine; the engine that began a run finishes it: their checkpoints differ."""
     if not directory.is_run():
         return choose_engine(settings, wanted)
-    before: Engine = directory.read_manifest().get("engine", "messages")
-    if wanted not in ("auto", before):
+    before: str = directory.read_manifest().get("engine", AUTO)
+    if wanted not in (AUTO, before):
         raise RunDirectoryError(
             f"{directory.path} was begun with --engine {before} and is finished with it"
         )
@@ -149,88 +145,29 @@ def _write_manifest(
     directory.write_manifest(first | total | manifest | {"sessions": sessions})
 
 
-def _checkpoints(directory: RunDirectory, cell: Cell) -> str:
-    return directory.checkpoints(cell).relative_to(directory.path).as_posix()
-
-
-def _facts(
+def _tried_out(
     settings: ExperimentSettings, engine: Engine, executor: Executor, directory: RunDirectory
-) -> dict[str, Any]:
-    """Try the experiment out, so that a mistake leaves no directory behind."""
-    told: list[Any] = []
+) -> DeviceFacts:
+    """Try the experiment out in a worker, so that a mistake leaves no directory behind."""
+    found: list[DeviceFacts] = []
+
+    def take(message: DeviceFacts | logging.LogRecord) -> None:
+        if isinstance(message, DeviceFacts):
+            found.append(message)
+        else:
+            _log(message)
+
     gpus, _ = executor.capacity(settings, on_cpu=False)
     attempt = Work(partial(_try_out, settings, engine, executor.agents), on_gpu=gpus > 0)
-    executor.run([attempt], 1, directory, told.append)
-    for record in told[:-1]:
-        _log(record)
-    facts: dict[str, Any] = told[-1]
+    executor.run([attempt], 1, directory, take)
+    (facts,) = found
     return facts
 
 
 def _try_out(
     settings: ExperimentSettings, engine: Engine, agents: Agents, _: RunDirectory, send: Send
 ) -> None:
-    """In a process of its own, as all that loads an environment or a framework."""
-    from fedhql.engines.build import observation_size
-    from fedhql.engines.jax_setup import device_facts
-
-    if engine == "messages":
-        with agents() as gather:
-            gather(settings, 0, lambda env_steps: None).close()
-        send({})
-    else:
-        send(device_facts() | {"observation_size": observation_size(settings)})
-
-
-def _finish_cell(
-    settings: ExperimentSettings,
-    clock: Callable[[], float],
-    tensorboard: bool,
-    agents: Agents,
-    cell: Cell,
-    directory: RunDirectory,
-    send: Send,
-) -> None:
-    from fedhql.engines.cell_run import finish_cell
-
-    prepare_jax()
-    try:
-        with agents() as gather:
-            finish_cell(
-                settings,
-                cell,
-                directory,
-                report=send,
-                clock=clock,
-                tensorboard=tensorboard,
-                gather=gather,
-            )
-    except Exception as error:
-        error.add_note(f"in {cell}")
-        raise
-
-
-def _finish_grid(
-    settings: ExperimentSettings,
-    clock: Callable[[], float],
-    tensorboard: bool,
-    cells: Sequence[Cell],
-    home: str,
-    directory: RunDirectory,
-    send: Send,
-) -> None:
-    from fedhql.engines.grid_run import finish_grid
-
-    prepare_jax()
-    finish_grid(
-        settings,
-        cells,
-        directory,
-        directory.grids() / home,
-        report=send,
-        clock=clock,
-        tensorboard=tensorboard,
-    )
+    send(engine.try_out(settings, agents))
 
 
 def _dispatch(display: Display, message: Progress | logging.LogRecord) -> None:

@@ -183,6 +183,7 @@ def run_suite(
     started: datetime,
     clock: Callable[[], float],
     display: Display,
+    after_message: Callable[[], None],
     after_each: Callable[[SuiteRun], None],
 ) -> None:
     """Do what is missing, one run after the other."""
@@ -200,5 +201,6 @@ def run_suite(
             started=started,
             clock=clock,
             display=display,
+            after_message=after_message,
         )
         after_each(run)

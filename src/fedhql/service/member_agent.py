@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedhql.agents.kinds import build_agent, settings_class
+from fedhql.agents.kinds import build_agent, find_kind, uses_jax
+from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.engines.jax_setup import prepare_jax
+from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import Environment, action_count, make_environment
-from fedhql.environments.twins import twin_of
 from fedhql.errors import AgentRefused, SettingsError, SpacesDiffer
 from fedhql.settings.explain import explain
 from fedhql.settings.overrides import toml_value
@@ -52,13 +53,12 @@ def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"--set {override!r}: write key=value")
         given[key.strip()] = toml_value(text.strip())
-    known = settings_class(kind)
-    if known is None:
+    if (known := find_kind(kind)) is None:
         return given
     try:
-        return known.model_validate(given).model_dump(mode="json")
+        return known.settings.model_validate(given).model_dump(mode="json")
     except ValidationError as error:
-        raise SettingsError(explain(error, known, "--set ")) from error
+        raise SettingsError(explain(error, known.settings, "--set ")) from error
 
 
 def _build(
@@ -73,18 +73,20 @@ def _build(
             f"the federation's environment is {task.environment!r}, which names a module to be "
             "imported; say --environment if that is what you want"
         )
-    if kind == "dqn":
+    if uses_jax(kind):
         prepare_jax()
     make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
     return build_agent(
         kind,
         options,
-        make,
-        twin=twin_of(named, env_options),
-        discount=task.discount,
-        budget_env_steps=task.env_steps_per_member,
-        seed=seed,
+        AgentTask(
+            make,
+            partial(find_twin, named, env_options),
+            discount=task.discount,
+            budget_env_steps=task.env_steps_per_member,
+            seed=seed,
+        ),
     )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from fedhql.remote.server.journal import MemberRecord
 from fedhql.remote.server.remote_cohort import RemoteCohort
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.status import FederationStatus
+from fedhql.service.position import Position, Stage
 from fedhql.service.service_records import ServiceRecords
 from fedhql.settings.served import ServedSettings
 
 log = logging.getLogger(__name__)
+POSITION = "position"  # the journal's name of it
 
 
 class Service:
@@ -46,33 +47,30 @@ class Service:
         self._records = ServiceRecords(home, settings.seed, roster, self._in_loop)
         self._environments = build_batch(settings, settings.federation.query_batch)
         self._server = build_server(settings, self._cohort, self._environments)
-        self._position: dict[str, Any] = roster.journal.fact("position") or {
-            "round": 0,
-            "stage": "new",
-        }
+        self._position = Position.of(roster.journal.fact(POSITION))
         self._figures: RoundFigures | None = None
         if settings.service.mode == "continuous":
             roster.on_idle = self._keep_learning
-        if "progress" in self._position:  # before anybody comes back and learns it away
-            self._cohort.enlist(self._position["enlisted"])
-            self._reserve(RoundProgress(**self._position["progress"]))
+        if self._position.progress is not None:  # before a member comes back and spends it
+            self._cohort.enlist(self._position.enlisted)
+            self._reserve(self._position.progress)
 
     def run(self) -> None:
         """Until every budget is spent, or the roster is stopped."""
         try:
             self._gather()
-            while self._position["stage"] != "finished":
-                if self._position["stage"] in ("new", "next", "learn"):
+            while self._position.stage != Stage.FINISHED:
+                if self._position.stage in (Stage.NEW, Stage.NEXT, Stage.LEARN):
                     if not self._learn():
                         break
-                    self._move("evaluate")
-                if self._position["stage"] == "evaluate":
+                    self._move(Stage.EVALUATE)
+                if self._position.stage == Stage.EVALUATE:
                     self._evaluate()
-                    self._move("federate")
+                    self._move(Stage.FEDERATE)
                 self._federate()
             self._finish()
         except Stopped:
-            log.info("stopped in round %s; start again to go on", self._position["round"])
+            log.info("stopped in round %s; start again to go on", self._position.round)
         finally:
             self._environments.close()
 
@@ -81,19 +79,18 @@ class Service:
     def _gather(self) -> None:
         """Enough members to begin with; after a restart, those there were, for a while."""
         roster, service = self._roster, self._settings.service
-        if self._position["stage"] == "new":
+        if self._position.stage == Stage.NEW:
             self._in_loop(roster.tell, f"waiting for {service.start_with} members to begin with")
             self._wait(lambda: len(roster.present()) >= service.start_with)
-            self._position |= {"stage": "next", "enlisted": []}
-            self._write(facts={"position": self._position})
+            self._write_position(self._position.at(Stage.NEXT))
             self._in_loop(roster.end_round)  # continuous: nobody has begun to learn before
             return
-        in_round = [n for n in self._position["enlisted"] if not roster.members[n].over]
+        in_round = [n for n in self._position.enlisted if not roster.members[n].over]
         self._cohort.enlist(in_round)
 
         def all_back() -> bool:
             everybody = (m for m in roster.members.values() if not m.over and self._took_part(m))
-            wanted = in_round if self._position["stage"] != "next" else [m.name for m in everybody]
+            wanted = in_round if self._position.stage != Stage.NEXT else [m.name for m in everybody]
             return set(wanted) <= set(roster.present())
 
         if not self._wait(all_back, 0):
@@ -111,11 +108,11 @@ class Service:
                 service.round_interval_seconds,
             )
             return self._enlist()
-        if self._position["stage"] == "learn":  # begun before the server was started again
+        if self._position.stage == Stage.LEARN:  # begun before the server was started again
             self._cohort.finish_learning()
         elif self._enlist():
-            self._position |= {"stage": "learn", "enlisted": list(self._cohort.names)}
-            facts = {"position": self._position}
+            self._position = self._position.at(Stage.LEARN, self._cohort.names)
+            facts = {POSITION: self._position.fact()}
             self._cohort.self_learn(federation.self_learning_env_steps, facts)
         else:
             return False
@@ -154,7 +151,7 @@ class Service:
                 self._roster.dismiss(name, "its budget is spent")
 
     def _evaluate(self) -> None:
-        every, round_ = self._settings.service.evaluate_every_rounds, self._position["round"]
+        every, round_ = self._settings.service.evaluate_every_rounds, self._position.round
         if every == 0 or round_ % every or not self._cohort.names:
             return
         episodes, seed = self._settings.evaluation.episodes, self._settings.seed
@@ -172,22 +169,20 @@ class Service:
         position, settings = self._position, self._settings
         members, quorum = self._roster.members, settings.service.quorum
         self._cohort.enlist([name for name in self._cohort.names if not members[name].over])
-        going_on = None
-        if "progress" in position:  # the server was stopped in the middle of the round
-            going_on = RoundProgress(**position["progress"])
-            self._environments.go_to(position["environments"])
-        elif settings.federation.carry_over and (before := position.get("environments")):
-            self._environments.go_to(before)
+        going_on = position.progress  # if the server was stopped in the middle of the round
+        carries_over = going_on is not None or settings.federation.carry_over
+        if carries_over and position.environments is not None:
+            self._environments.go_to(position.environments)
         before_step = going_on or RoundProgress()
 
         def after_step(progress: RoundProgress) -> None:
             nonlocal before_step
             taken = progress.server_env_steps - before_step.server_env_steps
             before_step = progress
-            self._cohort.finish_step(taken, lambda: {"position": self._at(progress)})
+            self._cohort.finish_step(taken, lambda: {POSITION: self._at(progress)})
 
         seeds = seeds_for(
-            settings.seed, Stream.SERVER, position["round"], count=settings.federation.query_batch
+            settings.seed, Stream.SERVER, position.round, count=settings.federation.query_batch
         )
         granted = self._in_loop(self._reserve, before_step)
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
@@ -197,13 +192,13 @@ class Service:
                     allowance, seeds.tolist(), going_on=going_on, after_step=after_step
                 )
             except TooFew:
-                why = f"round {position['round']} ends early: too few of its members are left"
+                why = f"round {position.round} ends early: too few of its members are left"
                 self._in_loop(self._roster.tell, why, level="warning")
-                if "environments" in position:  # they are in the middle of a step
-                    self._environments.go_to(position["environments"])
+                if (standing := self._position.environments) is not None:
+                    self._environments.go_to(standing)  # they are in the middle of a step
         if before_step.steps:
             self._figures = before_step.figures()
-            self._records.federated(position["round"], self._cohort.names, self._figures)
+            self._records.federated(position.round, self._cohort.names, self._figures)
         self._next_round()
 
     def _reserve(self, progress: RoundProgress) -> int:
@@ -216,32 +211,23 @@ class Service:
     # Where it stands
 
     def _at(self, progress: RoundProgress) -> dict[str, Any]:
-        self._position |= {
-            "progress": asdict(progress),
-            "environments": self._environments.position(),
-        }
-        return self._position
+        self._position = self._position.after_step(progress, self._environments.position())
+        return self._position.fact()
 
-    def _move(self, stage: str) -> None:
-        self._position |= {"stage": stage, "enlisted": list(self._cohort.names)}
-        self._write(facts={"position": self._position})
+    def _move(self, stage: Stage) -> None:
+        self._write_position(self._position.at(stage, self._cohort.names))
 
     def _next_round(self) -> None:
-        self._position.pop("progress", None)
-        if self._settings.federation.carry_over:
-            self._position["environments"] = self._environments.position()
-        else:
-            self._position.pop("environments", None)
-        self._position |= {"round": self._position["round"] + 1, "stage": "next", "enlisted": []}
-        self._write(facts={"position": self._position})
+        carry_over = self._settings.federation.carry_over
+        environments = self._environments.position() if carry_over else None
+        self._write_position(self._position.next_round(environments))
         self._in_loop(self._roster.end_round)
-        self._records.export(self._position["round"])
+        self._records.export(self._position.round)
 
     def _finish(self) -> None:
         roster = self._roster
-        self._position["stage"] = "finished"
-        self._write(facts={"position": self._position})
-        self._records.export(self._position["round"])
+        self._write_position(self._position.at(Stage.FINISHED))
+        self._records.export(self._position.round)
         for name, member in list(roster.members.items()):
             if not member.over:
                 why = "the federation is over: too few members are left"
@@ -262,7 +248,7 @@ class Service:
 
     def _keep_learning(self, member: MemberRecord) -> None:
         """Continuous: the next phase at once, for as long as the budget lasts."""
-        if member.over or self._position["stage"] == "new":  # or it may spend all of it alone
+        if member.over or self._position.stage == Stage.NEW:  # or it may spend all of it alone
             return
         if self._roster.learnable(member.name) >= 1:
             self._roster.learn([member.name], self._settings.federation.self_learning_env_steps)
@@ -274,8 +260,9 @@ class Service:
     def _wait(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
         return self._cohort.call(self._roster.wait_until(reached, seconds))
 
-    def _write(self, **what: Any) -> None:
-        self._in_loop(self._roster.journal.write, **what)
+    def _write_position(self, position: Position) -> None:
+        self._position = position
+        self._in_loop(self._roster.journal.write, facts={POSITION: position.fact()})
 
     def status(self, federation: str) -> FederationStatus:
         """For the status page; a look, with no lock: every part of it is whole."""
@@ -285,8 +272,8 @@ class Service:
             federation=federation,
             environment=self._settings.environment.id,
             mode=self._settings.service.mode,
-            stage=STAGES[self._position["stage"]],
-            round=self._position["round"],
+            stage=self._position.stage.in_words,
+            round=self._position.round,
             improvements=roster.improvements,
             quorum=self._settings.service.quorum,
             env_steps_per_member=self._settings.budget.env_steps_per_agent,
@@ -299,13 +286,3 @@ class Service:
             loss=figures.loss if figures else None,
             events=list(roster.events),
         )
-
-
-STAGES = {
-    "new": "waiting for members",
-    "next": "learning",
-    "learn": "learning",
-    "evaluate": "evaluating",
-    "federate": "federating",
-    "finished": "finished",
-}

@@ -41,7 +41,7 @@ class ServiceRecords:
             mean = float(of_E.mean())
             best = mean if member.best_mean_return is None else max(member.best_mean_return, mean)
             member.best_mean_return = best
-            own, consumed = member.own_env_steps, member.consumed
+            own, consumed = member.own_env_steps, member.account.consumed
             rows.append(EvaluationRow(FEDHQL, self._seed, member.name, own, consumed, mean, best))
         self._write(EVALUATIONS, round_, rows, members)
 

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedhql.errors import SettingsError
-from fedhql.federation import RULES
+from fedhql.federation import RULES, rule_spec
+from fedhql.plugins import is_plugin
 from fedhql.settings.contradictions import contradiction, wrong_for
 from fedhql.settings.explain import explain
 from fedhql.settings.sections import ExperimentSettings, FederationSettings
@@ -55,10 +56,11 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
 
 def _for_rule(federation: FederationSettings, changed: dict[str, str]) -> FederationSettings:
     """Without the numbers of its own rule that are not for the one it changes to."""
-    rule = changed.get("rule")
-    if rule not in RULES:
+    rule = changed.get("rule", "")
+    if rule not in RULES and not is_plugin(rule):  # unchanged, or wrong, which validation says
         return federation
-    foreign = {key for _, keys in RULES.values() for key in keys} - {*RULES[rule][1]}
+    own = rule_spec(rule).numbers
+    foreign = {key for spec in RULES.values() for key in spec.numbers} - {*own}
     given = federation.model_dump(exclude_unset=True)
     return FederationSettings(**{key: given[key] for key in given if key not in foreign})
 

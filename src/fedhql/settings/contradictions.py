@@ -1,26 +1,26 @@
 """Settings of a federation that do not go together, each in one line."""
 
-from fedhql.federation import OF_SUMS, RULES
-from fedhql.federation.attacks import ATTACKS, OF_A_SPREAD
+from fedhql.federation import ATTACKS, RULES, rule_spec
 from fedhql.secure.fixed_point import wrong_size
 from fedhql.settings.sections import AttackSettings, ExperimentSettings, FederationSettings
 
 
 def contradiction(federation: FederationSettings) -> str | None:
     """Numbers that the rule lacks, or has no use for; sums that are not enough for it."""
-    rule, numbers = federation.rule, RULES[federation.rule][1]
-    if federation.secure_aggregation and rule not in OF_SUMS:
+    rule, spec = federation.rule, rule_spec(federation.rule)
+    if federation.secure_aggregation and spec.from_sums is None:
+        from_sums = (name for name, each in RULES.items() if each.from_sums is not None)
         return (
             f"federation.secure_aggregation with rule = {rule!r}, which needs every agent's own "
-            f"values; allowed: {', '.join(map(repr, OF_SUMS))}"
+            f"values; allowed: {', '.join(map(repr, from_sums))}"
         )
-    for key in dict.fromkeys(key for _, keys in RULES.values() for key in keys):
+    for key in dict.fromkeys(key for each in RULES.values() for key in each.numbers):
         value = getattr(federation, key)
-        if key in numbers and value is None:
+        if key in spec.numbers and value is None:
             return f"federation.rule = {rule!r} needs federation.{key} > 0"
         # A run's settings have defaults written out, so a default contradicts nothing.
-        if key not in numbers and value != type(federation).model_fields[key].default:
-            others = ", ".join(repr(name) for name, (_, keys) in RULES.items() if key in keys)
+        if key not in spec.numbers and value != type(federation).model_fields[key].default:
+            others = ", ".join(repr(name) for name, each in RULES.items() if key in each.numbers)
             no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
             return f"federation.{key} is for rule = {others}{no_lambda}"
     return None
@@ -43,8 +43,10 @@ def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
     if attack.attackers and attack.name is None:
         allowed = ", ".join(ATTACKS)
         return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
-    most = agents - (2 if attack.name in OF_A_SPREAD else 1)
-    if attack.name is not None and not 1 <= attack.attackers <= most:
+    if attack.name is None:
+        return None
+    most = agents - ATTACKS[attack.name].honest_agents_needed
+    if not 1 <= attack.attackers <= most:
         allowed = f"1 to {most} of {agents} agents" if most > 0 else f"none of {agents} agents"
         return (
             f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedhql.agents.kinds import KINDS, settings_class
+from fedhql.agents.kinds import BACKBONES, KINDS, find_kind
 from fedhql.errors import SettingsError
 from fedhql.settings.contradictions import contradiction, wrong_for
 from fedhql.settings.explain import explain
@@ -62,24 +62,19 @@ def read_file(
 
 
 def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSettings:
-    """Every DQN agent as ours (dqn) or as stable-baselines3's (sb3), with the same settings."""
-    kinds = {"dqn": "dqn", "sb3": "sb3-dqn"}
-    if backbone not in kinds:
-        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(kinds)}")
-    agents = []
+    """Run every DQN agent as ours (dqn) or as stable-baselines3's (sb3), with the same settings."""
+    if backbone not in BACKBONES:
+        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(BACKBONES)}")
+    kind, agents = BACKBONES[backbone], []
     for number, agent in enumerate(settings.agents, start=1):
-        if agent.kind in kinds.values() and agent.kind != kinds[backbone]:
-            other = KINDS[kinds[backbone]].model_fields
-            defaults = KINDS[agent.kind]().model_dump(mode="json")
+        if agent.kind in BACKBONES.values() and agent.kind != kind:
+            other = KINDS[kind].settings.model_fields
+            defaults = KINDS[agent.kind].settings().model_dump(mode="json")
             lost = {k: v for k, v in agent.options.items() if k not in other}
             if unknown := [key for key, value in lost.items() if value != defaults[key]]:
-                raise SettingsError(
-                    f"agents.{number}.{unknown[0]}: {kinds[backbone]!r} has no such setting"
-                )
+                raise SettingsError(f"agents.{number}.{unknown[0]}: {kind!r} has no such setting")
             kept = {key: value for key, value in agent.options.items() if key in other}
-            agent = _resolved(
-                number, AgentSettings(kind=kinds[backbone], resources=agent.resources, **kept)
-            )
+            agent = _resolved(number, AgentSettings(kind=kind, resources=agent.resources, **kept))
         agents.append(agent)
     return settings.model_copy(update={"agents": tuple(agents)})
 
@@ -98,15 +93,15 @@ def differing_keys(ours: TaskSettings, theirs: TaskSettings) -> list[str]:
 def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
     """The agent with its kind's defaults filled in, or an error that names the key."""
     try:
-        known = settings_class(agent.kind)
+        kind = find_kind(agent.kind)
     except SettingsError as error:
         raise SettingsError(f"agents.{number}.kind: {error}") from error
-    if known is None:
+    if kind is None:
         return agent
     try:
-        options = known.model_validate(agent.options)
+        options = kind.settings.model_validate(agent.options)
     except ValidationError as error:
-        raise SettingsError(explain(error, known, f"agents.{number}.")) from error
+        raise SettingsError(explain(error, kind.settings, f"agents.{number}.")) from error
     resolved = options.model_dump(mode="json")
     return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
 

@@ -1,16 +1,55 @@
 """The sections of an experiment file: one frozen class each, every range checked."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+)
 
 from fedhql.agents.kinds import KINDS
 from fedhql.cluster.resources import Resources
+from fedhql.environments.compiled import AUTO, GYMNASIUM
+from fedhql.errors import SettingsError
+from fedhql.federation import ATTACKS, RULES, rule_spec
+from fedhql.plugins import is_plugin
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _known_implementation(name: str) -> str:
+    if name not in (AUTO, GYMNASIUM) and not is_plugin(name):
+        raise ValueError(
+            f"{name!r} is wrong; allowed: {AUTO!r}, {GYMNASIUM!r}, or 'package.module:factory'"
+        )
+    return name
+
+
+def _known_rule(name: str) -> str:
+    try:
+        spec = rule_spec(name)
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
+    if unknown := [key for key in spec.numbers if key not in FederationSettings.model_fields]:
+        known = dict.fromkeys(key for each in RULES.values() for key in each.numbers)
+        raise ValueError(
+            f"{name!r} takes the number {unknown[0]!r}; allowed: {', '.join(map(repr, known))}"
+        )
+    return name
+
+
+def _known_attack(name: str) -> str:
+    if name not in ATTACKS:
+        raise ValueError(f"{name!r} is wrong; allowed: {', '.join(map(repr, ATTACKS))}")
+    return name
 
 
 class EnvironmentSettings(_Section):
@@ -21,14 +60,15 @@ class EnvironmentSettings(_Section):
     """γ"""
     options: dict[str, Any] = {}
     """Keywords for gymnasium.make."""
+    implementation: Annotated[str, AfterValidator(_known_implementation)] = AUTO
+    """What steps it: "auto" takes our twin where there is one, "gymnasium" never does, and
+    "package.module:factory" takes your own twin, which has to be the same MDP as `id`."""
 
 
 class FederationSettings(_Section):
     """Algorithm 1.a. Nothing here concerns how an agent learns."""
 
-    rule: Literal[
-        "mean-std", "bernstein", "median-mad", "hampel", "trimmed", "bellman-weighted"
-    ] = "mean-std"
+    rule: Annotated[str, AfterValidator(_known_rule)] = "mean-std"
     """The centre and the spread of all agents' values, and how actions are scored from them."""
     exploration: float = Field(1.0, ge=0)
     """λ, of all rules but bernstein"""
@@ -96,7 +136,7 @@ class AgentSettings(BaseModel):
 class AttackSettings(_Section):
     """Agents that lie to the server, to see what its rule withstands; for experiments only."""
 
-    name: Literal["nan", "huge", "sign-flip", "noise", "collude", "stealthy"] | None = None
+    name: Annotated[str, AfterValidator(_known_attack)] | None = None
     """What they answer."""
     attackers: NonNegativeInt = 0
     """How many: the last of the agents. They learn and are evaluated like the others."""

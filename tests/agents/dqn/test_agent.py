@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.dqn.agent import DqnAgent, load_policy
@@ -23,6 +24,7 @@ QUICK: dict[str, Any] = {
     "target_update_interval": 2,  # several times between two training steps
     "improvement_steps": 3,
 }
+BOX = Box(-np.inf, np.inf, (4,))
 
 
 def agent(seed: int = 0, **settings: Any) -> DqnAgent:
@@ -104,7 +106,7 @@ def test_says_what_its_network_says() -> None:
 def test_an_exported_policy_says_the_same(tmp_path: Path) -> None:
     learner = agent(activation="tanh", hidden=(4, 3))
     learner.export(tmp_path)
-    np.testing.assert_array_equal(load_policy(tmp_path)(STATES), learner.q_values(STATES))
+    np.testing.assert_array_equal(load_policy(tmp_path, BOX)(STATES), learner.q_values(STATES))
 
 
 def test_improves_on_batches_of_any_size() -> None:

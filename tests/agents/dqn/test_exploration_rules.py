@@ -32,6 +32,12 @@ def test_epsilon_greedy() -> None:
     np.testing.assert_allclose(shares(act(Q, 1.0, DRAWS)), 1 / 3, atol=0.021)
 
 
+def test_ties_are_broken_as_outside() -> None:
+    tie = np.array([1.0, 3.0, 3.0], dtype=np.float32)
+    theirs = outside.epsilon_greedy(tie, 0.0, np.random.default_rng(0))
+    assert int(inside.epsilon_greedy(jnp.asarray(tie), jnp.float32(0), DRAWS[0])) == theirs == 1
+
+
 def test_boltzmann() -> None:
     act: Any = jax.vmap(inside.boltzmann, (None, None, 0))
     np.testing.assert_allclose(shares(act(Q, 2.0, DRAWS[:, 0])), jax.nn.softmax(Q / 2), atol=0.021)

@@ -50,7 +50,13 @@ class _Spaces(gym.Env[Any, Any]):
 
 
 def sb3_dqn(
-    network: Network, parameters_P: Floats, *, double: bool = False, **settings: Any
+    network: Network,
+    parameters_P: Floats,
+    *,
+    double: bool = False,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.Adam,
+    optimizer_kwargs: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> DQN:
     """stable-baselines3's DQN with our weights in both of its networks."""
     torch.set_num_threads(1)
@@ -61,6 +67,8 @@ def sb3_dqn(
         policy_kwargs={
             "net_arch": list(network.hidden),
             "activation_fn": ACTIVATIONS[network.activation],
+            "optimizer_class": optimizer,
+            "optimizer_kwargs": optimizer_kwargs or {},
         },
         device="cpu",
         **settings,

@@ -8,17 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import Space
 
 from fedhql.agents.dqn.arrays import load_arrays, save_arrays
-from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.config import DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.exploration import annealed_epsilon
 from fedhql.agents.dqn.learner import Learner, improve, new_learner
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.observations import Encoder
+from fedhql.agents.dqn.optimisers import optimisers_of
 from fedhql.agents.dqn.population import Dqn
 from fedhql.agents.dqn.self_learning import CompiledSelfLearning, HostSelfLearning, SelfLearning
+from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.make import Environment, action_count
@@ -51,13 +54,16 @@ class DqnAgent:
         self.network = Network(
             self._encoder.size, config.hidden, action_count(env), config.activation
         )
+        optimiser, self._improver = optimisers_of(config)
         self._learner = new_learner(
             self.network,
             jnp.asarray(initial_parameters(self.network, seed)),
+            optimiser=optimiser,
+            improver=self._improver,
             revives=config.improvement_revives_units,
         )
         self._experience: SelfLearning
-        capacity = min(config.buffer_size, budget_env_steps)  # more could never be filled
+        capacity = config.replay_capacity(budget_env_steps)
         if twin is None:
             replayable = ReplayableEnvironment(env, seed)
             self._experience = HostSelfLearning(
@@ -75,8 +81,7 @@ class DqnAgent:
 
     def q_values(self, states: States) -> Values:
         """In NumPy: batches come in all sizes, and a compiled program has but one."""
-        values: Values = self.network.q_values(self._parameters(), self._encoder.batch(states))
-        return values
+        return self.network.q_values(self._parameters(), self._encoder.batch(states))
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         B = len(states)
@@ -95,7 +100,7 @@ class DqnAgent:
             row(np.asarray(targets, dtype=np.float32)),
             row(np.ones(B, dtype=np.float32)),
             steps=self._config.improvement_steps,
-            optimiser=self._config.improvement_optimiser,
+            optimiser=self._improver,
         )
 
     def save(self, directory: Path) -> None:
@@ -135,6 +140,17 @@ class DqnAgent:
         return np.array(self._learner.parameters)
 
 
+def build(settings: DqnChoices, task: AgentTask) -> DqnAgent:
+    return DqnAgent(
+        settings.config(),
+        task.make_environment(),
+        task.find_twin(),
+        discount=task.discount,
+        budget_env_steps=task.budget_env_steps,
+        seed=task.seed,
+    )
+
+
 def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
     """`network.json` and `parameters.npz` (weights0, biases0, ...): all a greedy policy needs."""
     layers = network.unpack(np.asarray(parameters_P))
@@ -146,16 +162,16 @@ def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
     (directory / "network.json").write_text(json.dumps(shape) + "\n")
 
 
-def load_policy(directory: Path | str) -> Callable[[States], Values]:
-    """q_values of an exported agent: encoded states (B, D) -> (B, A)."""
-    directory = Path(directory)
+def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], Values]:
+    """Return q_values of an exported agent: states (B, *obs) -> (B, A)."""
+    encoder = Encoder(space)
     shape = json.loads((directory / "network.json").read_text())
     with np.load(directory / "parameters.npz") as arrays:
         count = len(arrays.files) // 2
         layers = [(arrays[f"weights{n}"], arrays[f"biases{n}"]) for n in range(count)]
     inputs, outputs = layers[0][0].shape[0], layers[-1][0].shape[1]
     network = Network(inputs, tuple(shape["hidden"]), outputs, shape["activation"])
-    return lambda states: network.apply(layers, states)
+    return lambda states: network.apply(layers, encoder.batch(states))
 
 
 _improve: Callable[..., Learner] = jax.jit(

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
 
 from fedhql.agents.dqn.experience import Experience
 from fedhql.errors import AgentRefused
@@ -14,23 +15,33 @@ Tree = TypeVar("Tree", bound=Any)
 
 
 def save_arrays(stem: Path, tree: Any) -> None:
-    """`stem`.0.npy, `stem`.1.npy, ... in the tree's own order."""
-    for number, leaf in enumerate(jax.tree.leaves(tree)):
-        np.save(stem.with_name(f"{stem.name}.{number}.npy"), np.asarray(leaf))
+    """Write every leaf to a file named for its place in the tree: `stem`.parameters.npy, ..."""
+    for file, leaf in _files(stem, tree).items():
+        np.save(file, np.asarray(leaf))
 
 
 def load_arrays(stem: Path, like: Tree) -> Tree:
-    """Into a tree of the same structure."""
-    leaves, structure = jax.tree.flatten(like)
-    files = [stem.with_name(f"{stem.name}.{number}.npy") for number in range(len(leaves))]
+    """Read a tree of the same structure as `like`. Raise AgentRefused if a leaf is missing."""
+    files = list(_files(stem, like))
     if missing := [file for file in files if not file.exists()]:
+        if stem.with_name(f"{stem.name}.0.npy").exists():
+            raise AgentRefused(
+                f"{stem.parent} is a checkpoint of fedhql 0.1, which named arrays by number; "
+                "finish the run with that version, or begin in another directory"
+            )
         raise AgentRefused(
             f"{missing[0]} is missing: the checkpoint was made with other settings of the agent; "
             "give it the same settings, or begin in another directory"
         )
     loaded = [jnp.array(np.load(file)) for file in files]
-    tree: Tree = jax.tree.unflatten(structure, loaded)
-    return tree
+    return jax.tree.unflatten(jax.tree.structure(like), loaded)
+
+
+def _files(stem: Path, tree: Any) -> dict[Path, Any]:
+    leaves, _ = tree_flatten_with_path(tree)
+    names = (keystr(path, simple=True, separator=".") for path, _ in leaves)
+    files = (stem.with_name(f"{stem.name}.{name}.npy") for name in names)
+    return dict(zip(files, (leaf for _, leaf in leaves), strict=True))
 
 
 def save_experience(directory: Path, experience: Experience) -> None:

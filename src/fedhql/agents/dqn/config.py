@@ -1,7 +1,21 @@
 """What makes one DQN agent differ from another, without any framework."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+Keywords = tuple[tuple[str, Any], ...]  # of an optimiser, hashable
+
+# The DQN's optimisers, one line each: the factory takes a learning rate and keywords. Any factory
+# of an optax transformation will do, such as "optax:lion".
+OPTIMISERS: Mapping[str, str] = {
+    "adam": "fedhql.agents.dqn.optimisers:adam",
+    "sgd": "fedhql.agents.dqn.optimisers:sgd",
+    "rmsprop": "fedhql.agents.dqn.optimisers:rmsprop",
+    "adamw": "fedhql.agents.dqn.optimisers:adamw",
+    "nadam": "fedhql.agents.dqn.optimisers:nadam",
+}
 
 MOST_SCALE = 10.0  # of an improvement's step, by the size of the values
 # A unit is silent that answers 0 to so many states of each of so many broadcasts.
@@ -20,8 +34,11 @@ class DqnConfig:
     activation: str = "relu"  # or tanh
     double: bool = False  # the online network chooses the next action (double DQN)
 
+    optimizer: str = "adam"  # one of OPTIMISERS
+    optimizer_kwargs: Keywords = ()
     learning_rate: float = 1e-4
     learning_starts: int = 50_000
+    warm_up: str = "uniform"  # actions before learning starts; or policy: as afterwards
     buffer_size: int = 1_000_000
     batch_size: int = 32
     train_freq: int = 4
@@ -38,9 +55,19 @@ class DqnConfig:
     confidence: float = 1.0  # of ucb
 
     improvement_steps: int = 64  # κ
-    improvement_optimiser: str = "adam"  # with a state of its own; or sgd
+    improvement_optimiser: str = "adam"  # one of OPTIMISERS, with a state of its own
     improvement_learning_rate: float = 1e-3  # α̃
     improvement_value_unit: float = math.inf  # up to it values are learned with α̃
     improvement_max_grad_norm: float = 10.0
     improvement_revives_units: bool = False  # silent ones, before a round's first improvement
     target_follows_improvement: bool = True
+
+    def replay_capacity(self, budget_env_steps: int) -> int:
+        """Return the size of the replay memory; more than the budget could never be filled."""
+        return min(self.buffer_size, budget_env_steps)
+
+
+class DqnChoices(Protocol):
+    """Settings that describe one agent."""
+
+    def config(self) -> DqnConfig: ...

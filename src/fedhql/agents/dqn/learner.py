@@ -10,6 +10,7 @@ import optax
 from fedhql.agents.dqn.config import MOST_SCALE
 from fedhql.agents.dqn.network import Layers, Network, pack
 from fedhql.agents.dqn.numbers import Numbers
+from fedhql.agents.dqn.optimisers import ADAM, Optimiser
 from fedhql.agents.dqn.revival import Revival, new_revival, remember_asked, revive
 
 Array = jax.Array
@@ -20,8 +21,8 @@ class Learner(NamedTuple):
 
     parameters: Array  # (P,) of the network that acts
     target: Array  # (P,) of the network that values next states
-    adam: Any  # optax's state
-    improver: Any  # of the improvement's own Adam
+    optimizer: Any  # its state
+    improver: Any  # the state of the improvement's own optimiser
     improved: Array  # bool: since self-learning last began
     loss: Array  # of the last training step
     updates: Array  # training steps so far
@@ -49,14 +50,20 @@ class Batch(NamedTuple):
         )
 
 
-def new_learner(network: Network, parameters_P: Array, *, revives: bool = False) -> Learner:
-    adam = _optimiser(0.0, 0.0).init(parameters_P)  # its state does not depend on the numbers
+def new_learner(
+    network: Network,
+    parameters_P: Array,
+    *,
+    optimiser: Optimiser = ADAM,
+    improver: Optimiser = ADAM,
+    revives: bool = False,
+) -> Learner:
     # Copies, since a compiled phase takes over the memory of what it is given.
     return Learner(
         parameters_P,
         jnp.copy(parameters_P),
-        adam,
-        jax.tree.map(jnp.copy, adam),
+        jax.tree.map(jnp.copy, optimiser.new_state(parameters_P)),
+        jax.tree.map(jnp.copy, improver.new_state(parameters_P)),
         jnp.bool_(False),
         jnp.float32(0),
         jnp.int32(0),
@@ -65,9 +72,15 @@ def new_learner(network: Network, parameters_P: Array, *, revives: bool = False)
 
 
 def train(
-    network: Network, learner: Learner, numbers: Numbers, rows_BR: Array, *, double: bool
+    network: Network,
+    learner: Learner,
+    numbers: Numbers,
+    rows_BR: Array,
+    *,
+    double: bool,
+    optimiser: Optimiser = ADAM,
 ) -> Learner:
-    """One step of Adam on the Huber loss of the temporal-difference error, as in SB3."""
+    """Take one optimiser step on the Huber loss of the temporal-difference error, as SB3 does."""
     batch = Batch.from_rows(rows_BR)
     next_q_BA = _q(network, learner.target, batch.next_states, numbers)
     if double:
@@ -79,15 +92,14 @@ def train(
 
     def loss_of(layers: Layers) -> Array:
         q_BA = network.apply(layers, batch.states, numbers.tanh, numbers.depth)
-        loss: Array = optax.losses.huber_loss(_selected(q_BA, batch.actions), targets_B).mean()
-        return loss
+        return optax.losses.huber_loss(_selected(q_BA, batch.actions), targets_B).mean()
 
     loss, gradient = _value_and_gradient(network, loss_of, learner.parameters)
-    optimiser = _optimiser(numbers.learning_rate, numbers.max_grad_norm)
-    change, adam = optimiser.update(gradient, learner.adam)
+    step = optimiser.at(numbers.learning_rate, numbers.max_grad_norm)
+    change, state = step.update(gradient, learner.optimizer, learner.parameters)
     return learner._replace(
         parameters=learner.parameters + change,
-        adam=adam,
+        optimizer=state,
         loss=loss,
         updates=learner.updates + 1,
     )
@@ -103,16 +115,16 @@ def improve(
     weights_B: Array,
     *,
     steps: int,
-    optimiser: str = "adam",
+    optimiser: Optimiser = ADAM,
     anyone_begins: Array | None = None,
 ) -> Learner:
     """Algorithm 1.b: κ gradient steps on the mean squared error at the chosen actions.
 
-    Adam's steps have their size whatever the loss, and values ten times as large are ten times as
-    far: steps grow with them, if a unit is chosen, and no further than to `MOST_SCALE` times.
-    Silent units are revived before the first improvement since self-learning, if that is chosen;
-    of many lanes at once, only where `anyone_begins`.
-    Rows of weight 0 are not there; if there are none at all, nothing happens.
+    Adam's step size does not depend on the size of the error, so larger values take more steps to
+    reach. With `improvement_value_unit` the step grows with the values, to at most `MOST_SCALE`
+    times α̃. With a `revival`, silent units are revived before the first improvement since
+    self-learning; of many lanes at once, only if `anyone_begins`. A row of weight 0 has no effect;
+    without any other row nothing changes.
     """
     rows = weights_B.sum()
     ready = _revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
@@ -125,16 +137,12 @@ def improve(
     size = (weights_B * abs(targets_B)).sum() / jnp.maximum(rows, 1)
     scale = jnp.clip(size / numbers.improvement_value_unit, 1, MOST_SCALE)
     step_size = numbers.improvement_learning_rate * scale
-    max_norm = numbers.improvement_max_grad_norm
-    adam, clip = _optimiser(step_size, max_norm), optax.clip_by_global_norm(max_norm)
+    improvement = optimiser.at(step_size, numbers.improvement_max_grad_norm)
 
     def step(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         parameters_P, improver = carry
         _, gradient = _value_and_gradient(network, loss_of, parameters_P)
-        if optimiser == "sgd":
-            clipped, _ = clip.update(gradient, clip.init(parameters_P))
-            return parameters_P - step_size * clipped, improver
-        change, improver = adam.update(gradient, improver)
+        change, improver = improvement.update(gradient, improver, parameters_P)
         return parameters_P + change, improver
 
     parameters_P, improver = jax.lax.fori_loop(0, steps, step, (ready.parameters, ready.improver))
@@ -159,14 +167,16 @@ def _revived(
         return learner
     begins = begins_improving(learner, weights_B)
     revival = remember_asked(learner.revival, states_BD, weights_B)
-    before = learner.parameters, (learner.adam, learner.improver)
+    before = learner.parameters, (learner.optimizer, learner.improver)
     # A condition of the lane's own would be a choice between two results, both computed.
-    parameters_P, (adam, improver) = jax.lax.cond(
+    parameters_P, (optimizer, improver) = jax.lax.cond(
         begins if anyone_begins is None else anyone_begins,
         lambda: where(begins, revive(network, *before, revival, numbers.tanh), before),
         lambda: before,
     )
-    return learner._replace(parameters=parameters_P, adam=adam, improver=improver, revival=revival)
+    return learner._replace(
+        parameters=parameters_P, optimizer=optimizer, improver=improver, revival=revival
+    )
 
 
 def follow(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:
@@ -190,10 +200,6 @@ def where(condition: Array | bool, yes: Any, no: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
-def _optimiser(learning_rate: Any, max_grad_norm: Any) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(learning_rate))
-
-
 def _value_and_gradient(
     network: Network, loss_of: Callable[[Layers], Array], parameters_P: Array
 ) -> tuple[Array, Array]:
@@ -203,8 +209,7 @@ def _value_and_gradient(
 
 
 def _q(network: Network, parameters_P: Array, states_BD: Array, numbers: Numbers) -> Array:
-    q_BA: Array = network.q_values(parameters_P, states_BD, numbers.tanh, numbers.depth)
-    return q_BA
+    return network.q_values(parameters_P, states_BD, numbers.tanh, numbers.depth)
 
 
 def _selected(q_BA: Array, actions_B: Array) -> Array:

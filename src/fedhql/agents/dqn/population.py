@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.agents.dqn import exploration
-from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.config import DqnConfig, Keywords
 from fedhql.agents.dqn.draws import chunk_draws, episode_seeds, initial_parameters
 from fedhql.agents.dqn.experience import Experience, new_experience, remember, replayed
 from fedhql.agents.dqn.learner import (
@@ -34,6 +34,7 @@ from fedhql.agents.dqn.learner import (
 )
 from fedhql.agents.dqn.network import Network, embed
 from fedhql.agents.dqn.numbers import Numbers
+from fedhql.agents.dqn.optimisers import Optimiser
 from fedhql.environments.lanes import Lanes, begin_episodes
 
 Array = jax.Array
@@ -51,6 +52,9 @@ class Dqn:
     batch_size: int
     train_freq: int
     learning_starts: int
+    warm_up: str
+    optimizer: str
+    optimizer_kwargs: Keywords
     target_update_interval: int
     gradient_steps: int
     exploration: str
@@ -76,6 +80,14 @@ class Dqn:
         steps = self.train_freq * (2 + self.lanes.start_draws)
         return steps + self.gradient_steps * self.batch_size
 
+    @property
+    def _optimiser(self) -> Optimiser:
+        return Optimiser(self.optimizer, self.optimizer_kwargs)
+
+    @property
+    def _improver(self) -> Optimiser:
+        return Optimiser(self.improvement_optimiser)
+
     def is_steady(self, begin: int, until: int) -> bool:
         """Whether a phase consists of whole chunks that all train."""
         whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
@@ -95,7 +107,13 @@ class Dqn:
         )
         counting = self.exploration == "ucb"
         experience = new_experience(self.lanes, seeds_L, self.capacity, counting=counting)
-        begin = partial(new_learner, self.network, revives=self.improvement_revives_units)
+        begin = partial(
+            new_learner,
+            self.network,
+            optimiser=self._optimiser,
+            improver=self._improver,
+            revives=self.improvement_revives_units,
+        )
         return jax.vmap(begin)(jnp.asarray(parameters_LP)), experience
 
     def self_learn(
@@ -129,10 +147,9 @@ class Dqn:
 
     def q_values(self, learner: Learner, numbers: Numbers, states_LBD: Array) -> Array:
         """-> (L, B, A): each lane's own values at its own states."""
-        q_LBA: Array = jax.vmap(self.network.q_values)(
+        return jax.vmap(self.network.q_values)(
             learner.parameters, states_LBD, numbers.tanh, numbers.depth
         )
-        return q_LBA
 
     def improve(
         self,
@@ -147,13 +164,10 @@ class Dqn:
             improve,
             self.network,
             steps=self.improvement_steps,
-            optimiser=self.improvement_optimiser,
+            optimiser=self._improver,
             anyone_begins=begins_improving(learner, weights_LB).any(),
         )
-        improved: Learner = jax.vmap(each)(
-            learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB
-        )
-        return improved
+        return jax.vmap(each)(learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB)
 
     def _chunk(
         self,
@@ -191,8 +205,8 @@ class Dqn:
 
         def trained(learner: Learner) -> Learner:
             def step(number: Array, learner: Learner) -> Learner:
-                each = jax.vmap(partial(train, self.network, double=self.double))
-                return Learner(*each(learner, numbers, rows[:, number]))
+                one = partial(train, self.network, double=self.double, optimiser=self._optimiser)
+                return Learner(*jax.vmap(one)(learner, numbers, rows[:, number]))
 
             return Learner(*jax.lax.fori_loop(0, self.gradient_steps, step, learner))
 
@@ -251,8 +265,9 @@ class Dqn:
                 codes_L = jax.vmap(exploration.visit_code)(experience.projections, states_LD)
                 counts_LA = visits[lanes_L, codes_L]
                 actions_L = jax.vmap(exploration.count_ucb)(q_LA, counts_LA, numbers.confidence)
-        random_L = exploration.uniform(q_LA.shape[1], draws[:, 1])
-        actions_L = jnp.where(env_step < self.learning_starts, random_L, actions_L)
+        if self.warm_up == "uniform":
+            random_L = exploration.uniform(q_LA.shape[1], draws[:, 1])
+            actions_L = jnp.where(env_step < self.learning_starts, random_L, actions_L)
         if self.exploration == "ucb":
             visits = visits.at[lanes_L, codes_L, actions_L].add(1)
         return actions_L, visits
@@ -284,7 +299,7 @@ def advance(
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
     # A program of its own, which agents of all shapes share.
     draws_CLW = chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
-    population: Population = _self_learn(
+    return _self_learn(
         dqn,
         learner,
         experience,
@@ -293,7 +308,6 @@ def advance(
         jnp.int32(until),
         steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
     )
-    return population
 
 
 _self_learn = jax.jit(

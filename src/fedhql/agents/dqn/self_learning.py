@@ -25,6 +25,7 @@ from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, new_
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.observations import Encoder
+from fedhql.agents.dqn.optimisers import optimisers_of
 from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.environments.replayable import ReplayableEnvironment
 
@@ -97,7 +98,7 @@ class HostSelfLearning:
         self._replay = np.zeros((capacity, 2 * encoder.size + 3), dtype=np.float32)
         self._visits = np.zeros((2**VISIT_CODE_BITS, network.outputs), dtype=np.int64)
         self._projection = visit_projection(seed, encoder.size)
-        self._train = jax.jit(partial(_train, network, config.double, numbers))
+        self._train = jax.jit(partial(_train, network, config, numbers))
         self._state: NDArray[np.float32] | None = None  # None: no episode has begun
         self.env_steps = 0
 
@@ -110,10 +111,10 @@ class HostSelfLearning:
                 learner = _follow(learner, self._numbers)
             due = self.env_steps > self._config.learning_starts
             if due and self.env_steps % self._config.train_freq == 0:
-                parameters, adam, loss = self._train(
-                    learner.parameters, learner.target, learner.adam, self._batches()
+                parameters, optimizer, loss = self._train(
+                    learner.parameters, learner.target, learner.optimizer, self._batches()
                 )
-                learner = learner._replace(parameters=parameters, adam=adam, loss=loss)
+                learner = learner._replace(parameters=parameters, optimizer=optimizer, loss=loss)
                 layers, trainings = self._layers(learner), trainings + 1
         updates = learner.updates + trainings * self._config.gradient_steps
         return learner._replace(updates=updates)
@@ -134,7 +135,7 @@ class HostSelfLearning:
     def _action(self, layers: Any, state: NDArray[np.float32]) -> int:
         config, rng = self._config, self._rng
         counts_A = self._visits[self._code(state)] if config.exploration == "ucb" else None
-        if self.env_steps < config.learning_starts:
+        if config.warm_up == "uniform" and self.env_steps < config.learning_starts:
             action = int(rng.integers(self._network.outputs))
         else:
             q_A = self._network.apply(layers, state[None])[0]
@@ -208,19 +209,21 @@ _follow: Callable[..., Learner] = jax.jit(partial(follow, 1))
 
 def _train(
     network: Network,
-    double: bool,
+    config: DqnConfig,
     numbers: Numbers,
     parameters_P: jax.Array,
     target_P: jax.Array,
-    adam: Any,
+    optimizer: Any,
     batches: jax.Array,
 ) -> tuple[jax.Array, Any, jax.Array]:
-    """Takes and gives only what changes, because every array of a call costs microseconds."""
+    """Train on each batch. Take and return only what changes: each array of a call has a cost."""
+    optimiser, _ = optimisers_of(config)
 
     def step(state: tuple[jax.Array, Any], rows_BR: jax.Array) -> tuple[Any, jax.Array]:
-        learner = new_learner(network, state[0])._replace(target=target_P, adam=state[1])
-        after = train(network, learner, numbers, rows_BR, double=double)
-        return (after.parameters, after.adam), after.loss
+        learner = new_learner(network, state[0], optimiser=optimiser)
+        learner = learner._replace(target=target_P, optimizer=state[1])
+        after = train(network, learner, numbers, rows_BR, double=config.double, optimiser=optimiser)
+        return (after.parameters, after.optimizer), after.loss
 
-    (parameters_P, adam), losses = jax.lax.scan(step, (parameters_P, adam), batches)
-    return parameters_P, adam, losses[-1]
+    (parameters_P, optimizer), losses = jax.lax.scan(step, (parameters_P, optimizer), batches)
+    return parameters_P, optimizer, losses[-1]

@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from fedhql.federation import Account
 from fedhql.remote.server.status import Event, MemberStatus
 from fedhql.remote.wire_pb2 import Improvement
 
@@ -70,7 +71,7 @@ class MemberRecord:
             name=self.name,
             state=self.state(connected=connected),
             own_env_steps=self.own_env_steps,
-            consumed_env_steps=self.consumed,
+            consumed_env_steps=self.account.consumed,
             applied_improvements=self.applied_improvements,
             skipped_improvements=self.skipped_improvements,
             refused_answers=self.refused_answers,
@@ -79,9 +80,12 @@ class MemberRecord:
         )
 
     @property
-    def consumed(self) -> float:
-        """Its own env steps plus its share of the server's, as in `Budget.consumed_per_agent`."""
-        return self.own_env_steps + float(Fraction(self.share))
+    def account(self) -> Account:
+        return Account(self.own_env_steps, Fraction(self.share))
+
+    def charge(self, server_env_steps: int, members: int) -> None:
+        """Charge the member for server steps that `members` members pay for together."""
+        self.share = str(self.account.charged(server_env_steps, members).server_share)
 
     @property
     def learning(self) -> bool:
@@ -89,8 +93,7 @@ class MemberRecord:
 
     def left(self, env_steps_per_member: int) -> Fraction:
         """Return the env steps left in its budget after its current phase."""
-        ordered = self.own_env_steps + self.phase_size - self.phase_env_steps
-        return env_steps_per_member - ordered - Fraction(self.share)
+        return self.account.left(env_steps_per_member) - (self.phase_size - self.phase_env_steps)
 
     def has_learned(self, phase: int, phase_env_steps: int) -> bool:
         """Charge the newly reported env steps; return whether there were any.

@@ -151,7 +151,7 @@ class RemoteCohort:
         charged = [roster.members[name] for name in self.names]
         each = Fraction(server_env_steps, len(charged))
         for member in charged:
-            member.share = str(Fraction(member.share) + each)
+            member.charge(server_env_steps, len(charged))
             roster.reserved[member.name] -= each
         roster.server_env_steps += server_env_steps
         # No order goes out before the write below: this coroutine does not await.

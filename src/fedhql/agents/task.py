@@ -1,0 +1,18 @@
+"""What an agent of ours is built for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedhql.environments.make import Environment
+from fedhql.environments.twins import Twin
+
+
+@dataclass(frozen=True)
+class AgentTask:
+    """An environment, a discount, a budget and a seed."""
+
+    make_environment: Callable[[], Environment]
+    find_twin: Callable[[], Twin | None]  # of that environment
+    discount: float
+    budget_env_steps: int
+    seed: int

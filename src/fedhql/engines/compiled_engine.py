@@ -1,0 +1,110 @@
+"""The compiled engine: cells of our own DQN as lanes of one program; a grid of them a part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fedhql.agents.kinds import COMPILED_KINDS
+from fedhql.engines.build_agent import compiled_config, compiled_environment
+from fedhql.engines.engine import DeviceFacts, Recording
+from fedhql.engines.grid_plan import plan_grids
+from fedhql.engines.jax_setup import prepare_jax
+from fedhql.engines.work import Agents, Executor, Send, Work
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.errors import FedHQLError, MissingExtra, SettingsError
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+
+@dataclass(frozen=True)
+class CompiledEngine:
+    """Runs experiments whose agents and environment can be compiled."""
+
+    needs_facts: bool = True
+    places_agents: bool = False
+
+    def why_not(self, settings: ExperimentSettings) -> FedHQLError | None:
+        for name, agent in zip(settings.agent_names, settings.agents, strict=True):
+            if agent.kind not in COMPILED_KINDS:
+                kinds = " or ".join(map(repr, COMPILED_KINDS))
+                return SettingsError(
+                    f"--engine compiled runs agents of kind {kinds} only; {name} is {agent.kind!r}"
+                )
+        if settings.federation.secure_aggregation:
+            return SettingsError(
+                "--engine compiled has no secure aggregation; with federation.secure_aggregation "
+                "the engine is messages"
+            )
+        environment = settings.environment
+        compiled = compiled_environment(environment)
+        if compiled is None:
+            options = f" with options {environment.options}" if environment.options else ""
+            return SettingsError(
+                f"--engine compiled has no {environment.id}{options}; it has "
+                f"{', '.join(COMPILED_ENVIRONMENTS)}, without options, and your own with "
+                "environment.implementation = 'package.module:factory'"
+            )
+        if compiled.extra is not None and not compiled.is_installed:
+            return MissingExtra.named(compiled.extra, f"--engine compiled with {environment.id}")
+        return None
+
+    def usually_runs(self, settings: ExperimentSettings) -> bool:
+        known = settings.environment.id in COMPILED_ENVIRONMENTS
+        return known and all(agent.kind in COMPILED_KINDS for agent in settings.agents)
+
+    def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
+        from fedhql.agents.dqn.optimisers import optimisers_of
+        from fedhql.engines.build import require_same_spaces
+        from fedhql.engines.jax_setup import device_memory
+
+        for agent in settings.agents:
+            for optimiser in optimisers_of(compiled_config(agent)):
+                optimiser.at(0.0, 0.0)  # refuses keywords that it does not know
+        observation_size = require_same_spaces(settings)
+        is_cpu, memory_bytes = device_memory()
+        return DeviceFacts(is_cpu, memory_bytes, observation_size)
+
+    def plan(
+        self,
+        settings: ExperimentSettings,
+        directory: RunDirectory,
+        left: Sequence[Cell],
+        executor: Executor,
+        *,
+        facts: DeviceFacts,
+        recording: Recording,
+    ) -> list[Work]:
+        jobs, memories = executor.capacity(settings, on_cpu=facts.is_cpu)
+        grids = plan_grids(settings, directory, left, jobs, memories, facts)
+        return [
+            Work(
+                partial(_finish, settings, recording, cells, home.name),
+                cells,
+                home.relative_to(directory.path).as_posix(),
+                on_gpu=not facts.is_cpu,
+            )
+            for cells, home in grids
+        ]
+
+
+def _finish(
+    settings: ExperimentSettings,
+    recording: Recording,
+    cells: Sequence[Cell],
+    home: str,
+    directory: RunDirectory,
+    send: Send,
+) -> None:
+    """Run a grid in a worker process, the only one that loads JAX."""
+    from fedhql.engines.grid_run import finish_grid
+
+    prepare_jax()
+    finish_grid(
+        settings,
+        cells,
+        directory,
+        directory.grids() / home,
+        report=send,
+        clock=recording.clock,
+        tensorboard=recording.tensorboard,
+    )

@@ -1,0 +1,60 @@
+"""What an engine is: it says whether it can run an experiment, and plans the parts of the run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedhql.engines.work import Agents, Executor, Work
+from fedhql.errors import FedHQLError
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What trying an experiment out has found, in the process that tried it."""
+
+    is_cpu: bool = True
+    memory_bytes: int = 0  # of the device
+    observation_size: int = 0  # numbers in an observation of the environment
+
+
+@dataclass(frozen=True)
+class Recording:
+    """How the parts of a run keep time and what they write besides their rows."""
+
+    clock: Callable[[], float]
+    tensorboard: bool
+
+
+class Engine(Protocol):
+    """One way to compute a run; see `choice.ENGINES`."""
+
+    @property
+    def needs_facts(self) -> bool:
+        """Whether `plan` needs the facts of a try-out each time, not only before a new run."""
+
+    @property
+    def places_agents(self) -> bool:
+        """Whether the agents of a cell are objects that may live on other machines."""
+
+    def why_not(self, settings: ExperimentSettings) -> FedHQLError | None:
+        """Return why this engine cannot run the experiment; None if it can."""
+
+    def usually_runs(self, settings: ExperimentSettings) -> bool:
+        """Whether users expect this engine, so that they are told when another one runs."""
+
+    def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
+        """Build what a run needs, in a process of its own, so that a mistake shows before it."""
+
+    def plan(
+        self,
+        settings: ExperimentSettings,
+        directory: RunDirectory,
+        left: Sequence[Cell],
+        executor: Executor,
+        *,
+        facts: DeviceFacts,
+        recording: Recording,
+    ) -> list[Work]:
+        """Divide the cells that are left into parts for the executor."""

@@ -1,0 +1,95 @@
+"""The environments that a compiled program can step, one record each, and users' own.
+
+A new twin is one entry of `TWINS`. A user's own is a function that returns a `Twin`, which the
+settings name as `environment.implementation = "package.module:factory"`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from fedhql.environments.twins import TWINS, Twin
+from fedhql.errors import EnvironmentRefused
+from fedhql.plugins import import_plugin, is_plugin
+
+if TYPE_CHECKING:  # the command line asks what there is, and does not load JAX for that
+    from fedhql.environments.lanes import Lanes
+
+AUTO, GYMNASIUM = "auto", "gymnasium"
+
+
+@dataclass(frozen=True)
+class CompiledEnvironment:
+    """The record of one environment."""
+
+    make_lanes: "Callable[[], Lanes]"  # loads JAX
+    twin: Twin | None = None  # then the message engine uses it too
+    extra: str | None = None  # which installs `package`
+    package: str = ""
+    # More lanes than this on one core are slower (docs/performance.md).
+    most_lanes_on_a_core: int = 8
+
+    @property
+    def is_installed(self) -> bool:
+        return not self.package or find_spec(self.package) is not None
+
+
+def _of_twin(twin: Twin) -> CompiledEnvironment:
+    def make_lanes() -> "Lanes":
+        from fedhql.environments.lanes import TwinLanes
+
+        return TwinLanes(twin)
+
+    return CompiledEnvironment(make_lanes, twin)
+
+
+def _envpool_lunar_lander() -> "Lanes":
+    from fedhql.environments.envpool_lanes import EnvPoolLanes
+
+    return EnvPoolLanes("LunarLander-v3")
+
+
+COMPILED_ENVIRONMENTS: Mapping[str, CompiledEnvironment] = {
+    **{env_id: _of_twin(twin) for env_id, twin in TWINS.items()},
+    "LunarLander-v3": CompiledEnvironment(
+        _envpool_lunar_lander, extra="envpool", package="envpool", most_lanes_on_a_core=32
+    ),
+}
+
+
+def find_compiled(
+    env_id: str, options: Mapping[str, Any] | None = None, implementation: str = AUTO
+) -> CompiledEnvironment | None:
+    """Return the record of an environment; None if there is only Gymnasium's.
+
+    `implementation` is "auto", "gymnasium" (then None), or the "package.module:factory" of a user's
+    own twin, which is called with the options. Twins of ours take no options.
+    """
+    if is_plugin(implementation):
+        return _users_own(implementation, json.dumps(options or {}, sort_keys=True))
+    if implementation == GYMNASIUM or options:
+        return None
+    return COMPILED_ENVIRONMENTS.get(env_id)
+
+
+def find_twin(
+    env_id: str, options: Mapping[str, Any] | None = None, implementation: str = AUTO
+) -> Twin | None:
+    """Return the twin of an environment, if it has one."""
+    found = find_compiled(env_id, options, implementation)
+    return None if found is None else found.twin
+
+
+@cache  # one twin for all agents: compiled programs are shared by twins that are the same object
+def _users_own(path: str, options: str) -> CompiledEnvironment:
+    factory = import_plugin("environment.implementation", path, EnvironmentRefused)
+    twin = factory(**json.loads(options))
+    if not isinstance(twin, Twin):
+        raise EnvironmentRefused(
+            f"environment.implementation = {path!r} returns a {type(twin).__name__}; allowed: a "
+            "function that returns a fedhql.environments.twins.Twin"
+        )
+    return _of_twin(twin)

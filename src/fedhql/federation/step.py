@@ -1,0 +1,92 @@
+"""One server step of Algorithm 1.a on arrays: the action, the targets, the weights, the figures.
+
+Both engines call these functions, the message engine with NumPy arrays and the compiled engine with
+traced ones. Asking agents, stepping environments and masking rows are the engines' own part.
+Shape letters: N agents, B states, A actions, R broadcast rows.
+"""
+
+from typing import Any, NamedTuple
+
+from fedhql.federation.pooling import bellman_weights
+from fedhql.federation.reading import Reading, at_actions
+from fedhql.federation.td import all_action_targets, fed_td
+
+Array = Any  # a NumPy or JAX array
+
+
+class StepTargets(NamedTuple):
+    """What one step broadcasts, and its figures at each state."""
+
+    targets: Array  # float32: (B,) for the chosen actions, or (B, A) for all
+    spread: Array  # (B,) the rule's, over agents, at the chosen actions
+    td_error: Array  # (B,) |r + γ max q̄' - q̄|
+    loss: Array  # (B,) the agents' squared error to the targets, before they improve
+
+
+def choose(now: Reading) -> Array:
+    """Return the action with the highest score at each state: (B,). Ties: the lowest index."""
+    return now.scores().argmax(axis=1)
+
+
+def step_targets(
+    now: Reading,
+    next_centre_BA: Array,
+    actions: Array,
+    rewards: Array,
+    terminated: Array,
+    *,
+    learning_rate: Any,
+    discount: float,
+    all_actions: bool,
+) -> StepTargets:
+    """Form the FedTD targets of one step.
+
+    `next_centre_BA` is the centre at the next states; rows that terminated may hold anything.
+    """
+    q_selected_B, spread_B = now.chosen(actions)
+    exact_B = fed_td(
+        q_selected_B,
+        rewards,
+        next_centre_BA,
+        terminated,
+        learning_rate=learning_rate,
+        discount=discount,
+    )
+    float32 = exact_B.__array_namespace__().float32
+    targets = targets_B = exact_B.astype(float32)
+    if all_actions:
+        targets = all_action_targets(now.centre(), actions, targets_B).astype(float32)
+        loss_B = now.loss(targets)
+    else:
+        loss_B = now.loss(targets, actions)
+    return StepTargets(targets, spread_B, abs(targets_B - q_selected_B) / learning_rate, loss_B)
+
+
+def step_weights(
+    q_NBA: Array,
+    actions: Array,
+    rewards: Array,
+    next_q_NBA: Array,
+    terminated: Array,
+    *,
+    discount: float,
+    running_B: Array | bool = True,
+) -> Array:
+    """Return how much each agent counts in a weighted rule after this step: (N,).
+
+    `running_B` says which transitions exist, in programs whose arrays cannot shrink.
+    """
+    return bellman_weights(
+        at_actions(q_NBA, actions),
+        rewards,
+        next_q_NBA,
+        terminated,
+        discount=discount,
+        where=running_B,
+    )
+
+
+def broadcast_rows(states: Array, targets_BA: Array) -> tuple[Array, Array, Array]:
+    """Return states, actions and targets of R = B · A rows: each state with actions 0 to A - 1."""
+    xp, (B, A) = targets_BA.__array_namespace__(), targets_BA.shape
+    return xp.repeat(states, A, axis=0), xp.tile(xp.arange(A), B), targets_BA.ravel()

@@ -1,0 +1,78 @@
+"""Where a served federation stands, as its journal keeps it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from fedhql.federation import RoundProgress
+
+
+class Stage(StrEnum):
+    """The stages of a round, and of the whole federation."""
+
+    NEW = "new"  # waiting for enough members to begin with
+    NEXT = "next"  # between two rounds
+    LEARN = "learn"
+    EVALUATE = "evaluate"
+    FEDERATE = "federate"
+    FINISHED = "finished"
+
+    @property
+    def in_words(self) -> str:
+        return _IN_WORDS[self]
+
+
+_IN_WORDS = {
+    Stage.NEW: "waiting for members",
+    Stage.NEXT: "learning",
+    Stage.LEARN: "learning",
+    Stage.EVALUATE: "evaluating",
+    Stage.FEDERATE: "federating",
+    Stage.FINISHED: "finished",
+}
+
+
+@dataclass(frozen=True)
+class Position:
+    """A moment between two transactions of the journal; a restarted server goes on from it."""
+
+    round: int = 0
+    stage: Stage = Stage.NEW
+    enlisted: tuple[str, ...] = ()  # the members of the round
+    progress: RoundProgress | None = None  # of a federation round that has begun
+    environments: Mapping[str, Any] | None = None  # where the server's environments stand
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any] | None) -> "Position":
+        """Read what `fact` wrote; the beginning, if nothing was written."""
+        if fact is None:
+            return cls()
+        progress = fact.get("progress")
+        return cls(
+            fact["round"],
+            Stage(fact["stage"]),
+            tuple(fact.get("enlisted", ())),
+            None if progress is None else RoundProgress(**progress),
+            fact.get("environments"),
+        )
+
+    def fact(self) -> dict[str, Any]:
+        """Return the position as JSON."""
+        written: dict[str, Any] = {"round": self.round, "stage": self.stage.value}
+        written["enlisted"] = list(self.enlisted)
+        if self.progress is not None:
+            written["progress"] = asdict(self.progress)
+        if self.environments is not None:
+            written["environments"] = self.environments
+        return written
+
+    def at(self, stage: Stage, enlisted: Sequence[str] = ()) -> "Position":
+        return replace(self, stage=stage, enlisted=tuple(enlisted))
+
+    def after_step(self, progress: RoundProgress, environments: Mapping[str, Any]) -> "Position":
+        return replace(self, progress=progress, environments=environments)
+
+    def next_round(self, environments: Mapping[str, Any] | None) -> "Position":
+        """Return the position after a round; `environments` if they carry over to the next."""
+        return Position(self.round + 1, Stage.NEXT, environments=environments)
