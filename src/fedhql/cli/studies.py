@@ -64,7 +64,7 @@ def suite(
         str | None,
         typer.Option(
             metavar="0,1,...",
-            help="Every arm runs once with each seed.  [default: 0 to 4; searches: from 100 on]",
+            help="Every arm runs once with each seed.  [default: 0 to 4]",
         ),
     ] = None,
     arm: Annotated[

@@ -57,6 +57,11 @@ class Cohort(Protocol):
     def close(self) -> None: ...
 
 
+def numbered_agents(count: int) -> list[str]:
+    """Return the names of agents that have no others: agent1, agent2, ..."""
+    return [f"agent{number}" for number in range(1, count + 1)]
+
+
 class InProcessCohort:
     """Agents as plain objects in this process, called one after the other."""
 
@@ -73,7 +78,7 @@ class InProcessCohort:
         self._agents = tuple(agents)
         self._action_count = action_count
         self._on_self_learned = on_self_learned  # after each agent, for progress displays
-        self.names = tuple(names or (f"agent{n + 1}" for n in range(len(agents))))
+        self.names = tuple(names or numbered_agents(len(agents)))
         for name, agent in zip(self.names, self._agents, strict=True):
             require_contract(name, agent)
 

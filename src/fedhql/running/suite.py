@@ -11,7 +11,7 @@ from fedhql.federation.attacks import ATTACKS
 from fedhql.running.run import Display, run_experiment
 from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings
-from fedhql.settings.presets import PAST_THE_PAPER, PLUS, preset_text
+from fedhql.settings.presets import PLUS, preset_text
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
 from fedhql.storage.run_directory import Cell, RunDirectory
@@ -70,50 +70,6 @@ class Suite:
     seeds: Sequence[int] = SEEDS
 
 
-# What the -plus presets come from, on seeds of its own: first everything but the length of rounds,
-# the size of steps and silent units, then these. `fedhql suite plus-search --budget-fraction 0.2`
-SEARCH_SEEDS = (100, 101, 102)
-SEARCHED_WORDS = tuple(
-    f"rule={rule},learning_rate={rate},server_environments={environments}"
-    for rule in ("mean-std", "median-mad", "trimmed,trim=0.2", "bellman-weighted")
-    for rate in (0.5, 1)
-    for environments in ("reset", "carry-over")
-)
-AS_IN_THE_PAPER, BOLD = (
-    (
-        f"agents.improvement_learning_rate={step}",
-        "agents.improvement_value_unit=inf",
-        "agents.improvement_revives_units=false",
-    )
-    for step in ("1e-3", "3e-3")
-)
-PLUS_SEARCH = {
-    "plus-search": Suite(
-        {
-            "cartpole-n5": ("cartpole-n5", (*PAST_THE_PAPER, *AS_IN_THE_PAPER)),
-            "cartpole-n5-bold": ("cartpole-n5", (*PAST_THE_PAPER, *BOLD)),
-            "cartpole-n10-bold": ("cartpole-n10", (*PAST_THE_PAPER, *BOLD)),
-        },
-        arms=SEARCHED_WORDS,
-        seeds=SEARCH_SEEDS,
-    ),
-    "plus-search-rounds": Suite(
-        {
-            f"{name}{of}": (name + PLUS, changed)
-            for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5")
-            for of, changed in (
-                ("", ()),
-                ("-silent-units", ("agents.improvement_revives_units=false",)),
-                ("-as-in-the-paper", AS_IN_THE_PAPER),
-                ("-bold", BOLD),
-            )
-        },
-        arms=("rule=mean-std", "rule=bellman-weighted"),
-        seeds=SEARCH_SEEDS,
-    ),
-}
-
-
 def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
     runs = {rule: ("cartpole-n5" + PLUS, changed) for rule, changed in rules.items()}
     return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
@@ -126,7 +82,6 @@ SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
         arms=(INDEPENDENT, FEDHQL),
     ),
     "plus": Suite({name + PLUS: (name + PLUS, ()) for name in PAPER}, arms=(FEDHQL,)),
-    **PLUS_SEARCH,
     "attacks": _under_attack(ATTACKED_RULES),
     **{f"attacks-{rule}": _under_attack({rule: of}) for rule, of in ATTACKED_RULES.items()},
 }

@@ -18,6 +18,7 @@ from fedhql.cluster.resources import Resources
 from fedhql.environments.compiled import AUTO, GYMNASIUM
 from fedhql.errors import SettingsError
 from fedhql.federation import ATTACKS, RULES, rule_spec
+from fedhql.federation.cohort import numbered_agents
 from fedhql.plugins import is_plugin
 
 
@@ -169,4 +170,4 @@ class ExperimentSettings(TaskSettings):
 
     @property
     def agent_names(self) -> list[str]:
-        return [f"agent{n}" for n in range(1, len(self.agents) + 1)]
+        return numbered_agents(len(self.agents))

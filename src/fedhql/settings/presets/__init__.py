@@ -12,7 +12,7 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS = "-plus"
-# One set of choices for both tasks and any N, found on seeds from 100 on (docs/plus.md).
+# One set of choices for both tasks and any N; docs/plus.md has the search behind them.
 PAST_THE_PAPER = (
     "federation.rule=bellman-weighted",
     "federation.broadcast=all-actions",
@@ -22,7 +22,8 @@ PAST_THE_PAPER = (
     "agents.improvement_value_unit=100.0",
     "agents.improvement_revives_units=true",
 )
-OFTENER = 4  # rounds, each with as much less self-learning and as many fewer server environments
+# -plus runs 4x as many rounds; each has 1/4 of the self-learning steps and server environments.
+ROUND_FREQUENCY = 4
 
 
 def preset_names() -> list[str]:
@@ -42,12 +43,12 @@ def preset_text(name: str) -> str:
 
 
 def past_the_paper(text: str) -> str:
-    """A preset with the choices that we found to be better."""
+    """Return the text of a paper preset with the choices of `-plus`."""
     content, description = tomllib.loads(text), text.splitlines()[0]
     for override in PAST_THE_PAPER:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
-        content["federation"][key] //= OFTENER
+        content["federation"][key] //= ROUND_FREQUENCY
     return f"{description}, federated past the paper\n\n{tomli_w.dumps(content)}"
 
 
