@@ -1,4 +1,4 @@
-"""`--engine ray` with a Ray of its own: the same bytes, nothing said, and nothing left behind."""
+"""`--on ray` with a Ray of its own: the same bytes, no output, and nothing left behind."""
 
 import os
 import signal
@@ -85,10 +85,13 @@ reads_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc"
 )
 def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path, options: list[str]) -> None:
     arguments = ("run", experiment(tmp_path, 900), "--seeds", "3", *options)
-    run = Started(tmp_path, *arguments, "--out", "ray", "--engine", "ray")
+    old_spelling = "--set" in options  # which still works, with a line that says so
+    on_ray = ("--engine", "ray") if old_spelling else ("--on", "ray")
+    run = Started(tmp_path, *arguments, "--out", "ray", *on_ray)
     said, complaints = run.process.communicate()
     assert run.process.returncode == 0, complaints
-    assert complaints == ""
+    deprecated = "fedhql: warning: --engine ray is deprecated: write --on ray\n"
+    assert complaints == (deprecated if old_spelling else "")
     assert said.rstrip().endswith("results: ray")
     assert not (tmp_path / ".ray").exists()  # a token there is one for every cluster to come
     run.wait_until_all_ended()
@@ -102,7 +105,7 @@ def test_a_killed_driver_takes_its_ray_along_and_can_be_resumed(tmp_path: Path) 
     """Resumed here, without Ray: where agents live is no part of a run."""
     file = experiment(tmp_path, 24_000)
     arguments = ("run", file, "--arm", "fedhql")
-    killed = Started(tmp_path, *arguments, "--out", "ray", "--engine", "ray")
+    killed = Started(tmp_path, *arguments, "--out", "ray", "--on", "ray")
     checkpoints = tmp_path / "ray/cells/fedhql/seed0/checkpoint"
     wait_until(lambda: any(path.name > "round-000000000" for path in checkpoints.glob("round-*")))
     killed.process.send_signal(signal.SIGKILL)
@@ -118,7 +121,7 @@ def test_a_killed_driver_takes_its_ray_along_and_can_be_resumed(tmp_path: Path) 
 @reads_proc
 def test_an_interrupt_is_one_line_and_ends_everything(tmp_path: Path) -> None:
     file = experiment(tmp_path, 5_000_000)
-    run = Started(tmp_path, "run", file, "--out", "ray", "--engine", "ray")
+    run = Started(tmp_path, "run", file, "--out", "ray", "--on", "ray")
     wait_until((tmp_path / "ray/cells/fedhql/seed0/evaluations.csv").exists)
     os.killpg(run.process.pid, signal.SIGINT)  # as Ctrl-C does
     said = run.process.communicate()
@@ -133,7 +136,7 @@ def test_a_suite_of_compiled_grids_at_a_url(tmp_path: Path) -> None:
     options = ["--budget-fraction", "0.003", "--seeds", "0", "--arm", "independent"]
     options += ["--arm", "fedhql", "--set", "evaluation.best_episodes=2"]
     url = (tmp_path / "bucket").as_uri()
-    said = succeed("suite", "cartpole-n5", *options, "--out", url, "--engine", "ray")
+    said = succeed("suite", "cartpole-n5", *options, "--out", url, "--on", "ray")
     assert said.rstrip().endswith(f"report: {url}/report.html")
     succeed("suite", "cartpole-n5", *options, "--out", tmp_path / "here")
     there, here = (contents(tmp_path / where / "cartpole-n5") for where in ("bucket", "here"))
@@ -143,7 +146,7 @@ def test_a_suite_of_compiled_grids_at_a_url(tmp_path: Path) -> None:
 def test_options_of_another_engine(tmp_path: Path) -> None:
     file = experiment(tmp_path, 900)
     said = fedhql("run", file, "--out", tmp_path / "run", "--address", "here")
-    assert said.stderr == "fedhql: error: --address here is for --engine ray\n"
+    assert said.stderr == "fedhql: error: --address here is for --on ray\n"
     assert said.returncode == 2
-    said = fedhql("suite", "cartpole-n5", "--out", tmp_path, "--engine", "ray", "--jobs", "1")
+    said = fedhql("suite", "cartpole-n5", "--out", tmp_path, "--on", "ray", "--jobs", "1")
     assert said.stderr.startswith("fedhql: error: --jobs is for this machine")

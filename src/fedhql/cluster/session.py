@@ -153,7 +153,7 @@ def import_ray() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise MissingExtra.named("ray", "--engine ray") from error
+        raise MissingExtra.named("ray", "--on ray") from error
     return ray
 
 
