@@ -1,4 +1,4 @@
-"""The black-box boundary: all that a server may ask of an agent, on one page.
+"""The black-box contract: everything that a server may ask of an agent.
 
 Shape letters, used throughout: N agents, B states in a batch, A actions. `*obs` is the shape
 of one observation: `(4,)` for CartPole, `()` for a Discrete observation space.
@@ -19,15 +19,15 @@ Values = NDArray[np.float32]  # (B,) or (B, A)
 class BlackBoxAgent(Protocol):
     """An agent with a private environment, network, optimiser, exploration rule and memory.
 
-    The three methods below are the whole contract; nothing else about the agent is ever asked
-    for. How it learns, and how hard it regresses in `improve`, is its own business.
+    The three methods below are the whole contract. The agent itself decides how it learns and how
+    far it regresses in `improve`.
     """
 
     def self_learn(self, env_steps: int) -> None:
         """Interact with the private environment for exactly `env_steps` steps, and learn."""
 
     def q_values(self, states: States) -> Values:
-        """Action values Q(s, a) of every action at each state: (B, *obs) -> (B, A)."""
+        """Return Q(s, a) of every action at each state: (B, *obs) -> (B, A)."""
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """Regress Q(states[i], actions[i]) towards targets[i]: (B, *obs), (B,), (B,)."""
@@ -35,7 +35,7 @@ class BlackBoxAgent(Protocol):
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """Optional: the agent's whole state to and from a directory, so that a killed run goes on.
+    """Optional: save and restore the agent's whole state, so that a killed run can resume.
 
     After `restore` the agent must behave bit for bit as the saved one would have.
     """
@@ -47,20 +47,20 @@ class Checkpointable(Protocol):
 
 @runtime_checkable
 class Exportable(Protocol):
-    """Optional: what the owner keeps of a trained agent (the policy, not its experience)."""
+    """Optional: export the trained policy, which the owner keeps, without the experience."""
 
     def export(self, directory: Path) -> None: ...
 
 
 @runtime_checkable
 class Diagnosable(Protocol):
-    """Optional: figures for the owner's own eyes (TensorBoard); they never reach a server."""
+    """Optional: figures for the agent's owner (TensorBoard); no server receives them."""
 
     def diagnostics(self) -> dict[str, float]: ...
 
 
 @runtime_checkable
 class Closable(Protocol):
-    """Optional: release what the agent holds."""
+    """Optional: release the agent's resources."""
 
     def close(self) -> None: ...

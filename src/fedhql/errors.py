@@ -1,8 +1,8 @@
-"""Everything fedhql raises on purpose: mistakes a user can act on, each one line long."""
+"""The errors that fedhql raises on purpose. Each message is one line that a user can act on."""
 
 
 class FedHQLError(Exception):
-    """Base of all errors raised on purpose; the command line prints it and exits with 2."""
+    """Base of these errors; the command line prints the message and exits with status 2."""
 
 
 class SettingsError(FedHQLError):
@@ -18,15 +18,15 @@ class AgentRefused(FedHQLError):
 
 
 class SpacesDiffer(AgentRefused):
-    """Its environment has other states or actions than the federation's."""
+    """An agent's environment has other states or actions than the federation."""
 
 
 class NoUsableAnswers(FedHQLError):
-    """Not one agent gave an answer the server could use."""
+    """No agent gave an answer that the server can use."""
 
 
 class AgentsLost(FedHQLError):
-    """Agents of our own, on other machines, are gone; their cell can go on with new ones."""
+    """Agents of this run on other machines are gone; their cell can continue with new agents."""
 
 
 class ClusterError(FedHQLError):
@@ -34,19 +34,19 @@ class ClusterError(FedHQLError):
 
 
 class MemberRefused(FedHQLError):
-    """A server will not have this member, or this member will not have that server."""
+    """The server refuses this member, or the member refuses the server."""
 
 
 class RunDirectoryError(FedHQLError):
-    """The output directory holds something else, or is in use."""
+    """The output directory is in use or holds something else."""
 
 
 class CredentialsError(FedHQLError):
-    """A certificate or key is missing, does not fit, or may not be used."""
+    """A certificate or key is missing, does not match, or may not be used."""
 
 
 class MissingExtra(FedHQLError):
-    """An optional package is needed and not installed."""
+    """A required optional package is not installed."""
 
     @classmethod
     def named(cls, extra: str, needed_for: str) -> "MissingExtra":

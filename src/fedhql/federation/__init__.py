@@ -1,4 +1,4 @@
-"""The paper's server: equations on arrays, a cohort seam, budgets. It can see no agent."""
+"""The paper's server: equations on arrays, the cohort interface, budgets. It imports no agent."""
 
 from fedhql.federation.attacks import ATTACKS, AttackSpec
 from fedhql.federation.budget import Account, Budget

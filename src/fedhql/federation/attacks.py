@@ -1,8 +1,8 @@
-"""Agents that lie to the server: what each attack answers instead of the truth.
+"""Attacks on the server: what an attacking agent answers instead of its true values.
 
-To measure what a rule withstands, not to be used against anybody. Pure, and the same code for NumPy
-and JAX arrays. Attackers are omniscient: where an attack needs it, they see what the honest agents
-answer in the same exchange. They lie in answers to the server's queries only.
+Experiments use them to measure which attacks a rule withstands. The functions are pure and work on
+NumPy and JAX arrays. An attack may use the answers of the honest agents in the same exchange.
+Attackers change only their answers to the server's queries.
 """
 
 from collections.abc import Callable
@@ -13,24 +13,27 @@ import numpy as np
 
 from fedhql.federation.pooling import beside, weighted_mean, weighted_std, weights_among
 
-Array = TypeVar("Array", bound=Any)  # a NumPy or JAX array, returned as it came
+Array = TypeVar("Array", bound=Any)  # a NumPy or JAX array; results have the same type
 
-HUGE = 1e6  # beyond any value, but finite, also its square in float32
+HUGE = 1e6  # larger than any honest value; its square is still finite in float32
 NOISE_SPREADS = 10
-# Of the honest deviations: some honest agent is always at least so far from their mean. The formula
-# of "a little is enough" is for many workers: of 5 or 10, one or two attackers get 0.43 at most.
+# In standard deviations of the honest answers; some honest agent is always at least this far from
+# their mean. The formula of "A Little Is Enough" assumes many workers: for one or two attackers
+# among 5 or 10 agents it gives at most 0.43.
 STEALTHY_SPREADS = 1
 PUSHED_ACTION = 0
-NORMALS = np.random.default_rng(0).standard_normal(4099)  # a prime, so that any stride visits all
+NORMALS = np.random.default_rng(0).standard_normal(
+    4099
+)  # a prime length, so that any stride visits every entry
 
 
 class Seen(NamedTuple):
-    """What attackers know in one exchange."""
+    """What the attackers know in one exchange."""
 
-    own_NBA: Any  # what each would say honestly
-    centre_BA: Any  # mean of the honest answers
-    spread_BA: Any  # their standard deviation, dividing by their number
-    lowest_B1: Any  # honest answer at a state, of any action
+    own_NBA: Any  # the honest answer of each agent
+    centre_BA: Any  # the mean of the honest answers
+    spread_BA: Any  # their population standard deviation
+    lowest_B1: Any  # the lowest honest answer at a state, over all actions
     highest_B1: Any
     normals_NBA: Any
 
@@ -40,7 +43,7 @@ def not_a_number(seen: Seen) -> Any:
 
 
 def huge(seen: Seen) -> Any:
-    """The same everywhere."""
+    """Answer the same huge value everywhere."""
     return HUGE
 
 
@@ -49,19 +52,19 @@ def sign_flip(seen: Seen) -> Any:
 
 
 def noise(seen: Seen) -> Any:
-    """Own answer + 10 · honest deviation · a standard normal number."""
+    """Return the own answer + 10 · honest deviation · a standard normal number."""
     return seen.own_NBA + NOISE_SPREADS * seen.spread_BA * seen.normals_NBA
 
 
 def collude(seen: Seen) -> Any:
-    """All for one action: the highest honest value of the state there, the lowest elsewhere."""
+    """Promote one action: the state's highest honest value there, its lowest for the others."""
     xp = seen.centre_BA.__array_namespace__()
     pushed_A = xp.arange(seen.centre_BA.shape[1]) == PUSHED_ACTION
     return xp.where(pushed_A, seen.highest_B1, seen.lowest_B1)
 
 
 def stealthy(seen: Seen) -> Any:
-    """Honest mean - 1 deviation for actions above the state's average, + 1 for those below it."""
+    """Return the honest mean, 1 deviation lower where an action is above average, else higher."""
     xp, centre_BA = seen.centre_BA.__array_namespace__(), seen.centre_BA
     better_BA = xp.sign(centre_BA - centre_BA.mean(axis=1, keepdims=True))
     return centre_BA - STEALTHY_SPREADS * better_BA * seen.spread_BA
@@ -71,8 +74,8 @@ def stealthy(seen: Seen) -> Any:
 class AttackSpec:
     """The record of one attack."""
 
-    answer: Callable[[Seen], Any]  # what attackers say: broadcasts to (N, B, A)
-    # A single honest agent has no spread, so that such an attack on it would be none.
+    answer: Callable[[Seen], Any]  # what attackers answer; broadcasts to (N, B, A)
+    # An attack by the spread of the honest answers has no effect if only one agent is honest.
     honest_agents_needed: int = 1
 
 
@@ -87,7 +90,7 @@ ATTACKS: dict[str, AttackSpec] = {
 
 
 def attack_number(name: str | None) -> int:
-    """Return the number by which `attacked` knows an attack; any number serves for no attack."""
+    """Return the number by which `attacked` identifies an attack; for no attack, 0."""
     return 0 if name is None else list(ATTACKS).index(name)
 
 
@@ -100,11 +103,12 @@ def attacked(
     usable: Any = True,
     asked: Any = True,
 ) -> Array:
-    """All answers (N, B, A), those of the last `attackers` agents replaced.
+    """Return the answers (N, B, A) with those of the last `attackers` agents replaced.
 
-    `attack`, by number, and `attackers` may be traced, so that lanes of one program differ in them.
-    `exchange` counts the queries of a round. `usable` (N,) says whose answers are all numbers, and
-    `asked` (B,) which states there are, in programs whose arrays cannot shrink.
+    `attack` is the number of an attack. It and `attackers` may be traced, so that lanes of one
+    program can differ in them. `exchange` counts the queries of a round. Where arrays cannot
+    shrink, `usable` (N,) marks agents whose answers are all finite, and `asked` (B,) marks the
+    states that were queried.
     """
     xp, N = q.__array_namespace__(), q.shape[0]
     lying_N = xp.arange(N) >= N - attackers
@@ -120,22 +124,20 @@ def attacked(
         normals_NBA=normals(q, exchange, asked),
     )
     lies = xp.stack([xp.broadcast_to(spec.answer(seen), q.shape) for spec in ATTACKS.values()])
-    answers: Array = xp.where(beside(lying_N, q), lies[attack], q)
-    return answers
+    return xp.where(beside(lying_N, q), lies[attack], q)
 
 
 def normals(q: Array, exchange: Any, asked: Any = True) -> Array:
-    """Standard normal numbers in the shape of q (N, B, A), out of a fixed table.
+    """Return standard normal numbers from a fixed table, in the shape of q (N, B, A).
 
-    Which one depends on the agent, the place of the state among those asked, the action and the
-    exchange: nothing that is lost in a checkpoint, since these are between rounds, and nothing that
-    rounding changes, so that both engines draw the same. Every round draws the same; its states are
-    others.
+    The agent, the position of the state among those asked, the action and the exchange determine
+    the table entry. Rounding changes none of these, so both engines draw the same numbers.
+    Checkpoints are made between rounds and need not store them. Every round draws the same numbers
+    for its own states.
     """
     xp = q.__array_namespace__()
     N, B, A = q.shape
     row_B = xp.cumsum(asked * xp.ones(B, dtype=int)) - 1
     agent_N11, row_B1 = xp.arange(N)[:, None, None], row_B[:, None]
-    place = 1009 * agent_N11 + 2027 * row_B1 + 3203 * xp.arange(A) + 1741 * exchange
-    drawn: Array = xp.asarray(NORMALS, dtype=q.dtype)[place % len(NORMALS)]
-    return drawn
+    index = 1009 * agent_N11 + 2027 * row_B1 + 3203 * xp.arange(A) + 1741 * exchange
+    return xp.asarray(NORMALS, dtype=q.dtype)[index % len(NORMALS)]

@@ -27,7 +27,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Budget:
-    """What N agents in step with each other have spent of the interactions each may use.
+    """What N agents have spent of their interactions; all N take the same number of steps.
 
     Objective (1) of the paper compares arms at equal |D_s| + Σ|D_n|, so each of the N agents is
     charged its own steps plus 1/N of the server's.
@@ -53,7 +53,7 @@ class Budget:
         return int(self.agents * self.account.left(self.env_steps_per_agent))
 
     def affordable_self_learning(self, wanted_env_steps: int) -> int:
-        """Return how long each agent may self-learn now: as wanted, or what is left."""
+        """Return how many steps each agent may self-learn: those wanted, or what is left."""
         return min(wanted_env_steps, self.remaining_env_steps // self.agents)
 
     def after_self_learning(self, env_steps: int) -> "Budget":

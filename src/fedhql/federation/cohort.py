@@ -1,4 +1,4 @@
-"""The one seam between the server and its agents, and the cohort that lives in this process."""
+"""The interface between the server and its agents, and a cohort of agents in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,19 +17,16 @@ NOT_FINITE = "NaN or infinity"  # why an answer is refused
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back from a query: who gave usable values, and who did not, and why.
-
-    A missing answer is an ordinary value here, not an exception.
-    """
+    """The answers to a query: the usable values, and the reason for every refused answer."""
 
     q_NBA: NDArray[np.float64]  # the N agents that answered usably, in cohort order
     members: tuple[int, ...]  # their indices in the cohort
-    refused: Mapping[int, str]  # index -> reason, for everybody else
+    refused: Mapping[int, str]  # index -> reason, for all other agents
 
 
 @dataclass(frozen=True)
 class PooledAnswers:
-    """The same where nobody's own values are seen, but only what follows from their sums."""
+    """The answers to a query where the server learns only the sums over agents."""
 
     pooled: Moments
     members: tuple[int, ...]
@@ -37,33 +34,33 @@ class PooledAnswers:
 
 
 class Cohort(Protocol):
-    """N agents, wherever they live."""
+    """N agents, in this process or elsewhere."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
     def self_learn(self, env_steps: int) -> None:
-        """Every agent learns by itself for `env_steps` steps."""
+        """Let every agent self-learn for `env_steps` steps."""
 
     def query(self, states: States) -> Answers | PooledAnswers:
         """Ask every agent for its action values at the same states."""
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """Ask agent n for its action values at states[n] (evaluation); values may be non-finite."""
+        """Ask agent n for its action values at states[n]; they may be NaN or infinite."""
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        """Broadcast targets; every agent regresses towards them in its own way."""
+        """Broadcast targets; every agent regresses towards them."""
 
     def close(self) -> None: ...
 
 
 def numbered_agents(count: int) -> list[str]:
-    """Return the names of agents that have no others: agent1, agent2, ..."""
+    """Return default names for `count` agents: agent1, agent2, ..."""
     return [f"agent{number}" for number in range(1, count + 1)]
 
 
 class InProcessCohort:
-    """Agents as plain objects in this process, called one after the other."""
+    """A cohort of objects in this process, called one after the other."""
 
     def __init__(
         self,
@@ -95,11 +92,11 @@ class InProcessCohort:
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
         answers = []
         for name, agent, asked in zip(self.names, self._agents, states, strict=True):
-            if len(asked) == 0:  # nobody need expect an empty batch
+            if len(asked) == 0:  # agents need not support an empty batch
                 answers.append(np.empty((0, self._action_count), dtype=np.float32))
                 continue
             with _blaming(name, agent):
-                # Copies, here and in `improve`: no agent can reach another through an array.
+                # A copy, here and in `improve`, so that no agent can change another's array.
                 answer = agent.q_values(asked.copy())
             answers.append(checked_answer(name, answer, len(asked), self._action_count))
         return answers
@@ -117,7 +114,7 @@ class InProcessCohort:
 
 
 def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
-    """The answer as float32 (B, A), or an error that names the agent."""
+    """Return the answer as float32 (B, A). Raise AgentRefused, which names the agent."""
     try:
         values = np.asarray(answer, dtype=np.float32).copy()
     except (RuntimeError, TypeError, ValueError) as error:  # torch: a tensor that requires grad
@@ -133,11 +130,11 @@ def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
 
 
 def usable_answers(q: Sequence[NDArray[np.floating]]) -> Answers:
-    """Leave out of this exchange whoever answered NaN or infinity."""
+    """Return all answers except those with NaN or infinity, which are refused."""
     finite = [bool(np.isfinite(values).all()) for values in q]
     members = tuple(n for n, usable in enumerate(finite) if usable)
     refused = {n: NOT_FINITE for n, usable in enumerate(finite) if not usable}
-    # In float64, so that the spread of large finite answers is finite too.
+    # float64 keeps the spread of large finite answers finite.
     q_NBA = np.array([q[n] for n in members], dtype=np.float64).reshape(-1, *q[0].shape)
     return Answers(q_NBA, members, refused)
 
@@ -150,13 +147,13 @@ def require_contract(name: str, agent: object) -> None:
     ]
     if missing:
         raise AgentRefused(
-            f"{name}: {type(agent).__name__} is no BlackBoxAgent, it lacks {', '.join(missing)}"
+            f"{name}: {type(agent).__name__} is not a BlackBoxAgent; it lacks {', '.join(missing)}"
         )
 
 
 @contextmanager
 def _blaming(name: str, agent: object) -> Iterator[None]:
-    """An exception from inside an agent keeps its traceback, and says whose it is."""
+    """Add the agent's name to an exception raised inside it; the traceback stays."""
     try:
         yield
     except Exception as error:

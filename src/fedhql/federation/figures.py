@@ -1,4 +1,4 @@
-"""What a round looked like from the server's side, and what is said of answers it cannot use."""
+"""The figures of a round, and the messages about answers that the server cannot use."""
 
 import logging
 from collections import Counter

@@ -1,7 +1,7 @@
 """FedUCB from a cohort's moments: count, mean and M2, the sum of squared deviations.
 
-FedUCB needs the mean and the spread of all agents' values. Both follow from these three, and these
-three follow from ΣQ and ΣQ², which secure aggregation gives.
+FedUCB needs the mean and the spread of all agents' values. Both follow from the moments, and the
+moments follow from ΣQ and ΣQ², which secure aggregation provides.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Moments:
     m2_BA: NDArray[np.float64]
 
     def variance(self) -> NDArray[np.float64]:
-        """Return the population variance, as FedUCB has it."""
+        """Return the population variance, which FedUCB uses."""
         return self.m2_BA / self.count
 
 
 def moments(q_NBA: NDArray[np.floating]) -> Moments:
-    """Return the moments of everybody's values (N, B, A)."""
+    """Return the moments of all agents' values (N, B, A)."""
     if q_NBA.ndim != 3 or q_NBA.shape[0] == 0:
         raise ValueError(f"q must be (N agents, B states, A actions), N >= 1; got {q_NBA.shape}")
     q_NBA = q_NBA.astype(np.float64)

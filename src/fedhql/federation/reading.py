@@ -1,4 +1,4 @@
-"""What the server reads out of one query by its rule: from everybody's values, or from sums.
+"""What the server computes from one query by its rule: from all values, or from sums.
 
 The same code serves NumPy and JAX arrays. Shape letters: N agents, B states, A actions.
 """
@@ -42,7 +42,7 @@ def at_actions(values: Array, actions: Array) -> Array:
 
 
 class FromValues:
-    """A reading where everybody's values are known, so that any rule works."""
+    """A reading from the values of every agent; any rule works."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class FromValues:
     ) -> None:
         """Read by `rules[rule]`; `rule` may be traced, so that lanes of one program differ in it.
 
-        `usable_N` says who takes part, in programs whose arrays cannot shrink. `weights_N` says how
-        much each agent counts in a weighted rule.
+        `usable_N` says which agents take part, in programs whose arrays cannot shrink. `weights_N`
+        holds the agents' weights for a weighted rule.
         """
         self._q_NBA, self._rules, self._rule, self._usable_N = q_NBA, rules, rule, usable_N
         self._counted_N = None
@@ -94,7 +94,7 @@ class FromValues:
 
 
 class FromSums:
-    """A reading where only ΣQ and ΣQ² are known: the mean and the deviation follow from them."""
+    """A reading from ΣQ and ΣQ² alone, which give the mean and the deviation."""
 
     def __init__(self, pooled: Moments, rule: Rule) -> None:
         self._pooled, self._rule = pooled, rule

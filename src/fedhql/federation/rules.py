@@ -1,4 +1,4 @@
-"""The federation rules, one record each: how the server reads all agents' values.
+"""The federation rules, one record each: how the server combines all agents' values.
 
 To add a rule: write its centre and spread (see `pooling`), build a `Rule` from them, and add one
 `RuleSpec` to `RULES`. Settings, arms, error texts, both engines and the tests derive from it. A
@@ -22,12 +22,12 @@ Pool = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with its numbers. The centre stands wherever the paper has the mean."""
+    """A rule with its numbers. The centre replaces the mean of the paper's equations."""
 
     centre: Pool
     spread: Pool
     scores: Pool  # of q (N, B, A); the server takes the action with the highest score
-    weighted: bool = False  # `where` is how much each agent counts, by its own Bellman error
+    weighted: bool = False  # then `where` holds the agents' weights, by their Bellman errors
     scores_from_sums: Callable[[Moments], Any] | None = None
 
 
@@ -70,7 +70,7 @@ def bernstein(bound: Any, confidence: Any) -> Rule:
 
 
 def median_mad(exploration: Any) -> Rule:
-    """Return a rule whose centre fewer than half of the agents cannot move out of the others'."""
+    """Return a rule whose centre stays within the honest values if most agents are honest."""
     return upper_bound(pooling.median, pooling.mad, exploration)
 
 
@@ -101,7 +101,7 @@ RULES: dict[str, RuleSpec] = {
 
 
 def rule_spec(name: str) -> RuleSpec:
-    """Return the record of a rule of ours, or of a user's "package.module:NAME"."""
+    """Return the record of a built-in rule, or of a user's "package.module:NAME"."""
     if name in RULES:
         return RULES[name]
     if not is_plugin(name):
@@ -114,7 +114,7 @@ def rule_spec(name: str) -> RuleSpec:
 
 
 def rule_named(name: str, numbers: Mapping[str, Any]) -> Rule:
-    """Build a rule with its numbers out of `numbers`; they may be traced."""
+    """Build a rule with the numbers it needs from `numbers`; they may be traced."""
     spec = rule_spec(name)
     own = [numbers[key] for key in spec.numbers]
     from_sums = spec.from_sums

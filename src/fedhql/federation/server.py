@@ -20,26 +20,29 @@ Weights = Mapping[str, float]  # by agent name; empty unless the rule is weighte
 
 
 class ServerEnvironments(Protocol):
-    """The server's own copies of the MDP. One whose episode has ended takes no more part."""
+    """The server's own copies of the MDP. A copy whose episode has ended is no longer stepped."""
 
     def reset(self, seeds: Sequence[int]) -> States:
-        """Start one episode per seed -> states (B, *obs)."""
+        """Start one episode per seed. Return the states (B, *obs)."""
 
     def go_on(self, seeds: Sequence[int]) -> States:
-        """The same, but where an episode has not ended it goes on."""
+        """Continue episodes that have not ended and start the others. Return the states."""
 
     def states(self) -> States:
-        """Of those still running."""
+        """Return the states of the copies still running."""
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[States, Values, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Step those still running -> next states, rewards, terminated, ended (or truncated)."""
+        """Step the copies still running. Return next states, rewards, terminated, ended.
+
+        `ended` means terminated or truncated.
+        """
 
 
 @dataclass(frozen=True)
 class RoundProgress:
-    """How far a round is. With the environments' position it is all a server needs to go on."""
+    """The progress of a round. A server resumes from it and the environments' position."""
 
     steps: int = 0
     server_env_steps: int = 0
@@ -52,7 +55,7 @@ class RoundProgress:
 
 
 class FederationServer:
-    """Queries, acts by the inter-agent rule, forms FedTD targets and broadcasts them."""
+    """The server: it queries, acts by the inter-agent rule and broadcasts FedTD targets."""
 
     def __init__(
         self,
@@ -87,10 +90,11 @@ class FederationServer:
         going_on: RoundProgress | None = None,
         after_step: Callable[[RoundProgress], Any] = lambda progress: None,
     ) -> tuple[Budget, RoundFigures]:
-        """One round: an environment per seed, then up to `horizon_steps` server steps.
+        """Run one round: one environment per seed, then up to `horizon_steps` server steps.
 
-        Ends early when all environments have, or when the next step would overspend. `going_on`
-        is a round's last progress, if its environments stand where they stood then.
+        The round ends early when all environments have ended or the next step would exceed the
+        budget. To resume a round, pass its last progress as `going_on`; the environments must be in
+        the states of that moment.
         """
         progress = going_on or RoundProgress()
         if going_on is not None:
@@ -117,9 +121,9 @@ class FederationServer:
     def _step(
         self, states: States, weights: Weights
     ) -> tuple[States, NDArray[np.float64], Weights]:
-        """Take lines 7 to 13 of Algorithm 1.a for a batch of states.
+        """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        `weights` are those of the step before. Return the next states of environments that still
+        `weights` are those of the previous step. Return the next states of environments that still
         run, the sums of the figures, and the weights of this step.
         """
         now = self._query(states)

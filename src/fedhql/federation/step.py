@@ -1,7 +1,7 @@
 """One server step of Algorithm 1.a on arrays: the action, the targets, the weights, the figures.
 
 Both engines call these functions, the message engine with NumPy arrays and the compiled engine with
-traced ones. Asking agents, stepping environments and masking rows are the engines' own part.
+traced ones. The engines themselves query agents, step environments and mask rows.
 Shape letters: N agents, B states, A actions, R broadcast rows.
 """
 
@@ -72,7 +72,7 @@ def step_weights(
     discount: float,
     running_B: Array | bool = True,
 ) -> Array:
-    """Return how much each agent counts in a weighted rule after this step: (N,).
+    """Return each agent's weight in a weighted rule after this step: (N,).
 
     `running_B` says which transitions exist, in programs whose arrays cannot shrink.
     """
