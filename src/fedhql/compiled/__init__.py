@@ -1,6 +1,6 @@
-"""A grid of federations as one program: arms times seeds side by side as lanes.
+"""A grid of federations as one program, in which each pair of arm and seed is a lane.
 
-`Grid` is the whole engine. It imports jax, numpy, optax and our own arrays-only modules, nothing
-else, so it runs on a bare GPU machine. Shape letters: L lanes (one federation each), of which the
-first F federate; N agents of a federation, B server environments, A actions, E episodes.
+`Grid` is the whole engine. Of other packages it imports only jax, numpy and optax, so it runs on a
+bare GPU machine. Shape letters: L lanes (one federation each), of which the first F federate;
+N agents of a federation, B server environments, A actions, E episodes.
 """

@@ -1,7 +1,7 @@
-"""The N agents of every lane, as one or more populations of one shape each.
+"""The N agents of every lane, in populations; the agents of one population have one shape.
 
-On a CPU each agent keeps its own shape: a population is that agent in all lanes. On a GPU the
-number of kernels counts more than the arithmetic, so agents are padded into common populations.
+On a CPU each agent keeps its own shape: a population is that agent in all lanes. On a GPU agents of
+different shapes are padded into common populations, so that fewer kernels run.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,37 +21,37 @@ from fedhql.agents.dqn.population import Dqn, program_of
 from fedhql.environments.lanes import Lanes
 
 Array = jax.Array
-Learners = tuple[Learner, ...]  # one of each population
+Learners = tuple[Learner, ...]  # one for each population
 
 
 @dataclass(frozen=True)
 class Members:
-    """One population: which agents it holds. Its rows are lane 0's agents, lane 1's, ..."""
+    """One population and its agents. Its rows are the agents of lane 0, of lane 1, ..."""
 
     dqn: Dqn
     agents: tuple[int, ...]
-    networks: tuple[Network, ...]  # their own, before padding
+    networks: tuple[Network, ...]  # of each agent, before padding
 
     def rows(self, values_LN: Any) -> Any:
-        """What belongs to each agent of each lane (L, N, ...), as this population's rows."""
+        """Return the rows of this population out of values for every agent (L, N, ...)."""
         mine = values_LN[:, np.array(self.agents)]
         return mine.reshape(-1, *mine.shape[2:])
 
     def repeated(self, values_L: Array) -> Array:
-        """What all agents of a lane share (L, ...), for every row."""
+        """Repeat a lane's values (L, ...) for every agent of this population in the lane."""
         return jnp.repeat(values_L, len(self.agents), axis=0)
 
 
 @dataclass(frozen=True)
 class CompiledCohort:
-    """All populations; the compiled twin of a `Cohort`, for many lanes at once."""
+    """All populations: the compiled counterpart of a `Cohort`, for many lanes at once."""
 
     members: tuple[Members, ...]
 
     def q_values(
         self, learners: Learners, numbers: tuple[Numbers, ...], states_LBD: Array
     ) -> Array:
-        """Every agent's values at its lane's states -> (L, N, B, A)."""
+        """Return every agent's values at the states of its lane: (L, N, B, A)."""
         L = states_LBD.shape[0]
         q = [
             each.dqn.q_values(learner, number, each.repeated(states_LBD))
@@ -79,7 +79,7 @@ class CompiledCohort:
         )
 
     def first(self, tree: Any, lanes: int) -> Any:
-        """Learners or numbers of the first lanes only."""
+        """Return the learners or numbers of the first lanes only."""
         parts = []
         for each, part in zip(self.members, tree, strict=True):
             rows = lanes * len(each.agents)
@@ -98,7 +98,7 @@ def form_cohort(
     phase_env_steps: int,
     budget_env_steps: int,
 ) -> CompiledCohort:
-    """Agents in populations: each alone, or those that may be padded together."""
+    """Group the agents into populations: one each, or padded together where `pad` allows it."""
     groups: dict[Any, list[int]] = {}
     for n, config in enumerate(configs_N):
         groups.setdefault(_common_shape(config) if pad else n, []).append(n)
@@ -135,5 +135,5 @@ def cohort_numbers(
 
 
 def _common_shape(config: DqnConfig) -> Any:
-    """Agents that agree in this can be padded into one population."""
+    """Return a key; agents with equal keys can be padded into one population."""
     return *program_of(config).values(), config.buffer_size

@@ -1,4 +1,4 @@
-"""A grid of federations: its state, and the few compiled programs that move it on."""
+"""A grid of federations: its state, and the compiled programs that advance it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,8 +56,8 @@ class Grid:
             self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
         )
         self._arms = arms
-        # Of two processes with the same programs one goes backwards: from the middle on, each finds
-        # in JAX's cache what the other has compiled.
+        # Two processes with the same programs compile them in opposite orders. From the middle on,
+        # each finds in JAX's cache what the other has compiled.
         self._order = range(len(self.cohort.members))[:: -1 if backwards else 1]
         self._server = Server(
             self.cohort,
@@ -69,7 +69,9 @@ class Grid:
             all_actions=all_actions,
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
-        self._open: tuple[Episodes, Array] | None = None  # the server's episodes that go on
+        self._open: tuple[Episodes, Array] | None = (
+            None  # the server's episodes that the next round continues
+        )
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
             each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)
@@ -80,10 +82,10 @@ class Grid:
         self.env_steps = 0  # of every lane that has not ended
 
     def self_learn(self, until_L: NDArray[np.int64]) -> None:
-        """Every lane goes on until its agents have taken `until_L` steps each in all.
+        """Train every lane until each of its agents has taken `until_L` env steps in total.
 
-        Lanes run at one pace. One that stops before the others is at the end of its budget: its
-        learners are put aside there, and back when the others have arrived.
+        All lanes step together. A lane that stops earlier is at the end of its budget: its learners
+        are set aside and put back when the other lanes are done.
         """
         aside: dict[int, Learners] = {}
         phase_began = self.env_steps
@@ -114,7 +116,7 @@ class Grid:
     def evaluate(
         self, seeds_LNE: Seeds, step_limit: int
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Greedy episodes of every agent in every lane -> returns (L, N, E), lengths (L, N, E)."""
+        """Play greedy episodes with every agent. Return returns and lengths, (L, N, E) each."""
         returns, lengths = np.zeros(seeds_LNE.shape), np.zeros(seeds_LNE.shape, dtype=np.int64)
         L, _, E = seeds_LNE.shape
         for p in self._order:
@@ -128,7 +130,7 @@ class Grid:
         return returns, lengths
 
     def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
-        """One round in each federated lane, of at most `affordable_F` server steps."""
+        """Run one round of at most `affordable_F` server env steps in each federated lane."""
         lanes, seeds_M = self._server.lanes, jnp.asarray(seeds_FB.ravel())
         if self._open is None:
             episodes = begin_episodes(lanes, seeds_M)
@@ -148,14 +150,14 @@ class Grid:
         return Outcome(*outcome)
 
     def policy(self, lane: int, agent: int) -> tuple[Network, NDArray[np.float32]]:
-        """An agent's own network and its parameters."""
-        p, each, slot = self._place(agent)
+        """Return an agent's own network and its parameters."""
+        p, each, slot = self._find(agent)
         row = np.asarray(self.learners[p].parameters[lane * len(each.agents) + slot])
         network = each.networks[slot]
         return network, extract(row, network, each.dqn.network)
 
     def diagnostics(self) -> dict[str, NDArray[np.float64]]:
-        """Of every agent in every lane, (L, N) each, under stable-baselines3's tags."""
+        """Return figures of every agent, (L, N) each, under stable-baselines3's tags."""
         updates, losses = np.zeros((2, *self._shape))
         for each, learner in zip(self.cohort.members, self.learners, strict=True):
             updates[:, each.agents] = np.asarray(learner.updates).reshape(len(updates), -1)
@@ -187,8 +189,8 @@ class Grid:
     def _put(self, p: int, learner: Learner) -> None:
         self.learners = (*self.learners[:p], learner, *self.learners[p + 1 :])
 
-    def _place(self, agent: int) -> tuple[int, Members, int]:
-        """Which population an agent is in, and where in each lane's share of it."""
+    def _find(self, agent: int) -> tuple[int, Members, int]:
+        """Return the number of an agent's population, its members, and its index in each lane."""
         return next(
             (p, each, each.agents.index(agent))
             for p, each in enumerate(self.cohort.members)
@@ -230,7 +232,7 @@ def _federate(
     episodes: Episodes,
     affordable_F: Array,
 ) -> tuple[Learners, Outcome, Episodes, Array]:
-    """The federated lanes come first; the others' learners are handed through."""
+    """Federate the first lanes; return the learners of the others unchanged."""
     F = len(affordable_F)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
     improved, outcome, episodes, open_M = server.federate(
@@ -244,7 +246,7 @@ def _federate(
 def _greedy_returns(
     dqn: Dqn, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
 ) -> tuple[Array, Array]:
-    """Each row plays E greedy episodes, all side by side -> returns (R, E), lengths (R, E)."""
+    """Play E greedy episodes with each of R rows. Return returns and lengths, (R, E) each."""
     R = len(learner.parameters)
     E = len(dqn.lanes.observe(episodes)) // R
 
@@ -256,7 +258,7 @@ def _greedy_returns(
         step_number, episodes, running, returns, lengths = carry
         states = dqn.lanes.observe(episodes).reshape(R, E, -1)
         q_REA = dqn.q_values(learner, numbers, states)
-        # An agent that answers NaN still has to act: those actions come last.
+        # An agent that answers NaN still has to act; it takes an action with a value, if any.
         greedy = jnp.where(jnp.isnan(q_REA), -jnp.inf, q_REA).argmax(axis=2).ravel()
         step = dqn.lanes.step(episodes, greedy, running)
         returns = returns + jnp.where(running, step.rewards, 0)

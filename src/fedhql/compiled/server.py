@@ -1,7 +1,7 @@
 """Algorithm 1.a for many lanes at once, inside a compiled program.
 
-Actions, targets, weights and figures are those of `fedhql.federation.step`, lane by lane; here are
-the queries, the environments and the masks.
+`fedhql.federation.step` computes actions, targets, weights and figures for each lane. This module
+adds the queries, the environments and the masks.
 """
 
 from collections.abc import Mapping
@@ -26,34 +26,34 @@ Array = jax.Array
 class ArmNumbers(NamedTuple):
     """The federation settings that may differ between lanes: (F,) each."""
 
-    rule_numbers: Mapping[str, Array]  # by the settings' names: those of all rules in use
+    rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     horizon_steps: Array
     query_batch: Array
     rule: Array  # index into the server's rules
     carry_over: Array  # whether episodes that have not ended go on in the next round
-    attack: Array  # by its number
+    attack: Array  # the number of the attack
     attackers: Array
 
 
 class Outcome(NamedTuple):
-    """What a round came to, in each lane."""
+    """The result of a round in each lane."""
 
     server_env_steps: Array  # (F,)
-    sums: Array  # (F, 3) spread, TD error, loss, over all server transitions
-    refused: Array  # (F, N) answers left out
-    unanswered: Array  # (F,) some exchange had no usable answer at all
+    sums: Array  # (F, 3) sums of spread, TD error and loss over all server transitions
+    refused: Array  # (F, N) number of answers left out
+    unanswered: Array  # (F,) whether some exchange had no usable answer
 
 
 class ServerStep(NamedTuple):
-    """Lines 7 to 13 of Algorithm 1.a. R rows are broadcast: B, or B · A for all actions."""
+    """The result of lines 7 to 13. R rows are broadcast: B, or B · A for all actions."""
 
     learners: Learners
     episodes: Episodes
     actions: Array  # (F, R)
     targets: Array  # (F, R)
     ended: Array  # (F, B)
-    weights: Array | None  # (F, N) in a weighted rule
+    weights: Array | None  # (F, N) for a weighted rule
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
     unanswered: Array  # (F,)
@@ -65,12 +65,12 @@ class Server:
 
     cohort: CompiledCohort
     lanes: Lanes
-    rules: tuple[str, ...]  # of all lanes, each once
-    horizon_steps: int  # of the lane with the most
+    rules: tuple[str, ...]  # the rules of all lanes, each once
+    horizon_steps: int  # the largest of all lanes
     discount: float
-    carry_over: bool = False  # some lane does
-    all_actions: bool = False  # targets for every action, not the chosen one alone
-    attacked: bool = False  # in some lane
+    carry_over: bool = False  # whether some lane does
+    all_actions: bool = False  # whether every action gets a target, or only the chosen one
+    attacked: bool = False  # whether some lane has attackers
 
     def federate(
         self,
@@ -80,9 +80,10 @@ class Server:
         episodes: Episodes,
         affordable_F: Array,
     ) -> tuple[Learners, Outcome, Episodes, Array]:
-        """One round in each lane, of at most `affordable_F` server steps in all.
+        """Run one round of at most `affordable_F` server env steps in each lane.
 
-        -> also where the episodes stand, and (M,) which of them have not ended.
+        Return the learners, the outcome, the episodes, and (M,) which episodes the next round
+        continues.
         """
         F = len(affordable_F)
         B = len(self.lanes.observe(episodes)) // F
@@ -106,7 +107,7 @@ class Server:
                 outcome.unanswered | taken.unanswered,
             )
             after = taken.episodes
-            if self.carry_over:  # rows that took no part stay where they are
+            if self.carry_over:  # rows that took no step keep their episodes
                 after = chosen(running.ravel(), after, episodes)
             open_FB = open_FB & ~(running & taken.ended)
             running = running & ~taken.ended
@@ -118,7 +119,7 @@ class Server:
             jnp.zeros((F, N), dtype=jnp.int32),
             jnp.zeros(F, dtype=bool),
         )
-        # At a round's start a weighted rule knows nothing of anybody.
+        # With weights of 0, all agents count equally in the first step of a round.
         weights_FN = jnp.zeros((F, N)) if self.is_weighted else None
         start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
         _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
@@ -126,7 +127,7 @@ class Server:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether the rule of some lane is."""
+        """Return whether some lane has a weighted rule."""
         return any(rule_spec(name).weighted for name in self.rules)
 
     def step(
@@ -139,9 +140,10 @@ class Server:
         weights_FN: Array | None,
         number: Array,
     ) -> ServerStep:
-        """Query, act, query, form the targets, improve; rows that do not run take no part.
+        """Query, act, query again, form the targets and improve, in all running rows.
 
-        `weights_FN` are a weighted rule's, of the step before; `number` counts a round's steps.
+        `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
+        steps of a round.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
@@ -244,7 +246,7 @@ class Server:
         asked_FB: Array,
         exchange: Array,
     ) -> tuple[Array, Array]:
-        """What the server hears, (F, N, B, A), and (F, N) whose answers it can use."""
+        """Return the answers (F, N, B, A), and (F, N) which agents' answers are usable."""
         q_FNBA = self.cohort.q_values(learners, numbers, states_FBD)
         usable_FN = _usable(q_FNBA, asked_FB)
         if self.attacked:
@@ -263,7 +265,7 @@ class Server:
         targets_FR: Array,
         running_FR: Array,
     ) -> Learners:
-        # A row of weight 0 must be finite to count for nothing.
+        # Weight 0 removes a row only if its numbers are finite.
         return self.cohort.improve(
             learners,
             numbers,
@@ -275,5 +277,5 @@ class Server:
 
 
 def _usable(q_FNBA: Array, asked_FB: Array) -> Array:
-    """(F, N) whether an agent's answers at the states it was asked about are all finite."""
+    """Return (F, N) whether an agent's answers at the states asked about are all finite."""
     return (jnp.isfinite(q_FNBA).all(axis=3) | ~asked_FB[:, None]).all(axis=2)

@@ -1,7 +1,7 @@
-"""The environments that a compiled program can step, one record each, and users' own.
+"""The environments that a compiled program can step: built-in records and users' own twins.
 
-A new twin is one entry of `TWINS`. A user's own is a function that returns a `Twin`, which the
-settings name as `environment.implementation = "package.module:factory"`.
+A new built-in twin is one entry of `TWINS`. A user's own twin is a function that returns a `Twin`;
+the settings name it as `environment.implementation = "package.module:factory"`.
 """
 
 import json
@@ -15,7 +15,7 @@ from fedhql.environments.twins import TWINS, Twin
 from fedhql.errors import EnvironmentRefused
 from fedhql.plugins import import_plugin, is_plugin
 
-if TYPE_CHECKING:  # the command line asks what there is, and does not load JAX for that
+if TYPE_CHECKING:  # the command line lists environments without loading JAX
     from fedhql.environments.lanes import Lanes
 
 AUTO, GYMNASIUM = "auto", "gymnasium"
@@ -23,11 +23,11 @@ AUTO, GYMNASIUM = "auto", "gymnasium"
 
 @dataclass(frozen=True)
 class CompiledEnvironment:
-    """The record of one environment."""
+    """The record of one environment that compiled programs can step."""
 
     make_lanes: "Callable[[], Lanes]"  # loads JAX
-    twin: Twin | None = None  # then the message engine uses it too
-    extra: str | None = None  # which installs `package`
+    twin: Twin | None = None  # if there is one, the message engine uses it too
+    extra: str | None = None  # the optional extra that installs `package`
     package: str = ""
     # More lanes than this on one core are slower (docs/performance.md).
     most_lanes_on_a_core: int = 8
@@ -63,10 +63,10 @@ COMPILED_ENVIRONMENTS: Mapping[str, CompiledEnvironment] = {
 def find_compiled(
     env_id: str, options: Mapping[str, Any] | None = None, implementation: str = AUTO
 ) -> CompiledEnvironment | None:
-    """Return the record of an environment; None if there is only Gymnasium's.
+    """Return the record of an environment; None if only Gymnasium can step it.
 
-    `implementation` is "auto", "gymnasium" (then None), or the "package.module:factory" of a user's
-    own twin, which is called with the options. Twins of ours take no options.
+    `implementation` is "auto", "gymnasium" (which returns None), or the "package.module:factory" of
+    a user's own twin, which is called with the options. Built-in twins take no options.
     """
     if is_plugin(implementation):
         return _users_own(implementation, json.dumps(options or {}, sort_keys=True))
@@ -83,7 +83,7 @@ def find_twin(
     return None if found is None else found.twin
 
 
-@cache  # one twin for all agents: compiled programs are shared by twins that are the same object
+@cache  # agents share a compiled program only if their twin is the same object
 def _users_own(path: str, options: str) -> CompiledEnvironment:
     factory = import_plugin("environment.implementation", path, EnvironmentRefused)
     twin = factory(**json.loads(options))
