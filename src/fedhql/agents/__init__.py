@@ -1,4 +1,4 @@
-"""Agents that ship with fedhql. Nothing in `federation` may import this room.
+"""Agents that ship with fedhql. `federation` must not import this package.
 
-`catalog` builds any of them by name; each module needs only what its own agent is made of.
+`kinds` builds any of them by name. Each module imports only the packages that its own agent needs.
 """

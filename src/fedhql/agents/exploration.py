@@ -1,4 +1,4 @@
-"""Intra-agent exploration rules for agents of our own: pure, randomness passed in."""
+"""Intra-agent exploration rules for agents in NumPy. The caller passes the random generator."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,28 +11,28 @@ def epsilon_greedy(
 ) -> int:
     """Return a uniform action with probability ε, else a greedy one.
 
-    Ties: the lowest index, as in compiled programs; or at random, for tables, whose values start
-    out equal.
+    Ties go to the lowest index, as in compiled programs. `random_ties` breaks them at random, for
+    tables, whose initial values are all equal.
     """
     if rng.random() < epsilon:
         return int(rng.integers(len(q_A)))
     if random_ties:
         (best,) = (q_A == q_A.max()).nonzero()
-        if len(best) > 1:  # nothing equals a NaN
+        if len(best) > 1:  # `best` is empty if a value is NaN
             return int(rng.choice(best))
     return int(q_A.argmax())
 
 
 def boltzmann(q_A: Floats, temperature: float, rng: np.random.Generator) -> int:
-    """An action with probability proportional to exp(q / temperature)."""
-    if not np.isfinite(q_A).all():  # an agent that has diverged still has to act
+    """Draw an action with probability proportional to exp(q / temperature)."""
+    if not np.isfinite(q_A).all():  # a diverged agent still has to act
         return int(q_A.argmax())
     weights = np.exp((q_A - q_A.max()) / temperature)
     return int(rng.choice(len(q_A), p=weights / weights.sum()))
 
 
 def count_ucb(q_A: Floats, counts_A: NDArray[np.int64], confidence: float) -> int:
-    """argmax of q + c sqrt(log t / n(a)), t = Σ n(a); an untried action comes first."""
+    """Return the argmax of q + c sqrt(log t / n(a)), t = Σ n(a); untried actions come first."""
     if (counts_A == 0).any():
         return int(counts_A.argmin())
     bonus = confidence * np.sqrt(np.log(counts_A.sum()) / counts_A)
@@ -40,7 +40,10 @@ def count_ucb(q_A: Floats, counts_A: NDArray[np.int64], confidence: float) -> in
 
 
 def annealed_epsilon(final: float, initial: float, anneal_env_steps: float, env_step: int) -> float:
-    """From `initial` to `final` linearly over `anneal_env_steps`; 0 of them: constant."""
+    """Return ε, which falls linearly from `initial` to `final` over `anneal_env_steps`.
+
+    With 0 such steps it is always `final`.
+    """
     if env_step >= anneal_env_steps:
         return final
     return initial + (final - initial) * env_step / anneal_env_steps

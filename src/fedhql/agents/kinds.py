@@ -1,9 +1,9 @@
-"""The kinds of agents that ship with fedhql, one record each, and users' own classes.
+"""The kinds of agents: one record for each built-in kind, and users' own classes.
 
 To add a kind: write a module with `build(settings, task)` (and `load_policy(directory, space)`, if
 its agents export a policy), and add its settings class and one `AgentKind` here. Settings files,
 the command line, the choice of an engine, error texts and the tests derive from the record. This
-file imports no framework: a kind's module is loaded when an agent of that kind is built.
+module imports no framework: a kind's module is loaded when an agent of that kind is built.
 """
 
 import inspect
@@ -32,7 +32,7 @@ class TabularSettings(_AgentSettings):
 
     learning_rate: float = Field(0.1, gt=0, le=1)
     learning_rate_decay: float = Field(0.0, ge=0, le=1)
-    """ω: the rate at a pair's k-th visit is learning_rate · k^-ω; 0 keeps it constant."""
+    """ω: the rate at the k-th visit of a pair is learning_rate · k^-ω; 0 keeps it constant."""
     initial_value: float = 0.0
 
     exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
@@ -43,11 +43,11 @@ class TabularSettings(_AgentSettings):
     improvement_learning_rate: float = Field(0.5, gt=0, le=1)
     """α̃, the step of one improvement towards the mean target of a (state, action) pair."""
     improvement_steps: PositiveInt = 1
-    """κ"""
+    """κ, the number of such steps."""
 
 
 class _CommonDqnSettings(_AgentSettings):
-    """What both DQNs know, under stable-baselines3's names."""
+    """The settings that both DQNs share, under stable-baselines3's names."""
 
     optimizers: ClassVar[tuple[str, ...]]
 
@@ -55,11 +55,11 @@ class _CommonDqnSettings(_AgentSettings):
 
     optimizer: str
     optimizer_kwargs: dict[str, Any] = {}
-    """PyTorch's keywords: momentum, betas, eps, weight_decay, ..."""
+    """Keywords of PyTorch's optimiser: momentum, betas, eps, weight_decay, ..."""
     learning_rate: PositiveFloat = DqnConfig.learning_rate
     learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
     warm_up: Literal["uniform", "policy"] = "uniform"
-    """What the agent does before learning_starts: uniform actions, or as it does afterwards."""
+    """Actions before learning_starts: uniform, or by the exploration rule used afterwards."""
     buffer_size: PositiveInt = DqnConfig.buffer_size
     batch_size: PositiveInt = DqnConfig.batch_size
     train_freq: PositiveInt = DqnConfig.train_freq
@@ -69,31 +69,31 @@ class _CommonDqnSettings(_AgentSettings):
     max_grad_norm: PositiveFloat = DqnConfig.max_grad_norm
 
     exploration_final_eps: float = Field(DqnConfig.exploration_final_eps, ge=0, le=1)
-    """ε, from learning_starts on, or from the first step with warm_up = "policy"."""
+    """ε after annealing; it applies from learning_starts on, or always if warm_up = "policy"."""
     exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
     exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
-    """Share of the budget over which ε falls to its final value; 0: constant, as in the paper."""
+    """Share of the budget over which ε falls to its final value; 0 keeps it there (the paper)."""
 
     improvement_steps: PositiveInt = DqnConfig.improvement_steps
-    """κ"""
+    """κ, the gradient steps of one improvement."""
     improvement_optimiser: str
-    """Its state is its own, apart from self-learning's."""
+    """The optimiser of improvements; self-learning does not share its state."""
     improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
-    """α̃"""
+    """α̃, the learning rate of improvements."""
     improvement_value_unit: float = Field(
         DqnConfig.improvement_value_unit, gt=0, allow_inf_nan=True
     )
-    """u: the step is α̃ · clip(mean |target| / u, 1, 10); inf: always α̃, as in the paper."""
+    """u: the learning rate is α̃ · clip(mean |target| / u, 1, 10); inf gives α̃, as in the paper."""
     improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
     improvement_revives_units: bool = DqnConfig.improvement_revives_units
-    """Units that answer 0 to all states lately broadcast begin anew; false, as in the paper."""
+    """Reinitialise units that output 0 at all recently broadcast states; false in the paper."""
     target_follows_improvement: bool = DqnConfig.target_follows_improvement
-    """Copy the improved network into the target network before self-learning goes on."""
+    """Copy the improved network into the target network before self-learning resumes."""
 
     @field_validator("optimizer", "improvement_optimiser")
     @classmethod
     def _known_optimizer(cls, name: str) -> str:
-        """Take names in any case, so that --backbone can change between PyTorch's and ours."""
+        """Accept any case, so that --backbone can switch between PyTorch's names and ours."""
         for known in cls.optimizers:
             if name.lower() == known.lower():
                 return known
@@ -101,7 +101,7 @@ class _CommonDqnSettings(_AgentSettings):
 
 
 class DqnSettings(_CommonDqnSettings):
-    """Our own DQN."""
+    """fedhql's own DQN, in JAX."""
 
     optimizers = tuple(OPTIMISERS)
 
@@ -109,13 +109,13 @@ class DqnSettings(_CommonDqnSettings):
     improvement_optimiser: str = DqnConfig.improvement_optimiser
     activation: Literal["relu", "tanh"] = "relu"
     double: bool = DqnConfig.double
-    """The online network chooses the next action, the target network values it (double DQN)."""
+    """Double DQN: the online network chooses the next action, the target network values it."""
 
     exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
     temperature: PositiveFloat = DqnConfig.temperature
-    """of boltzmann"""
+    """The temperature of boltzmann."""
     confidence: PositiveFloat = DqnConfig.confidence
-    """of ucb"""
+    """c, the factor of the bonus of ucb."""
 
     def config(self) -> DqnConfig:
         keywords = tuple(
@@ -141,16 +141,16 @@ class Sb3DqnSettings(_CommonDqnSettings):
 
 @dataclass(frozen=True)
 class AgentKind:
-    """The record of one kind."""
+    """The record of one kind of agent."""
 
     settings: type[BaseModel]
     module: str
-    exports_policy: bool = False  # then the module has `load_policy`
+    exports_policy: bool = False  # if true, the module has `load_policy`
     uses_jax: bool = False
-    extra: str | None = None  # which installs `packages`
+    extra: str | None = None  # the optional extra that installs `packages`
     packages: tuple[str, ...] = ()
-    backbone: str | None = None  # what --backbone calls this DQN
-    # The agent as the compiled engine runs it; None: only the message engine runs this kind.
+    backbone: str | None = None  # the name of this DQN for --backbone
+    # Settings -> config for the compiled engine; None: only the message engine runs this kind.
     compiled: Callable[[Any], DqnConfig] | None = None
 
 
@@ -187,12 +187,12 @@ def find_kind(name: str) -> AgentKind | None:
 
 
 def uses_jax(kind: str) -> bool:
-    """Return whether an agent of this kind runs JAX programs of ours."""
+    """Return whether an agent of this kind runs fedhql's JAX programs."""
     return kind in KINDS and KINDS[kind].uses_jax
 
 
 def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
-    """Build an agent of ours for `task`, or a user's class with its settings and a seed."""
+    """Build a built-in agent for `task`, or a user's class from its settings and a seed."""
     if (known := find_kind(kind)) is not None:
         return _module(kind).build(known.settings(**options), task)
     users_class = import_plugin("kind", kind, AgentRefused)

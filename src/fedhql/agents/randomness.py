@@ -1,8 +1,8 @@
 """Private random streams for libraries that draw from the process's global generators.
 
 stable-baselines3 explores and samples replay with `np.random`, and seeding one model reseeds the
-whole process. Two such agents in one process would disturb each other; inside `with streams:` an
-agent sees its own generators, and outside nobody notices.
+whole process, so two such agents in one process would disturb each other. Inside `with streams:` an
+agent uses its own generators; afterwards the global ones are as before.
 """
 
 import random
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 class PrivateStreams:
-    """The global generators of random, NumPy and (if it is loaded) torch, as one agent's own."""
+    """One agent's own states for the global generators of random, NumPy and torch, if loaded."""
 
     def __init__(self, seed: int) -> None:
         self._outside: dict[str, NDArray[Any]] | None = None
@@ -45,9 +45,9 @@ class PrivateStreams:
 
 
 def global_state() -> dict[str, NDArray[Any]]:
-    """The global generators' states as arrays, ready for `np.savez`."""
+    """Return the states of the global generators as arrays, for `np.savez`."""
     version, words, gauss = random.getstate()
-    # The legacy generator keeps the second of each pair of normals it draws.
+    # The legacy generator draws normals in pairs and caches the second.
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     state: dict[str, NDArray[Any]] = {
         "python": np.array([version, *words], dtype=np.int64),

@@ -1,4 +1,4 @@
-"""stable-baselines3's DQN, the paper's backbone, as a black box."""
+"""stable-baselines3's DQN, the paper's backbone, as a black-box agent."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ REPLAY_COLUMNS = ("observations", "next_observations", "actions", "rewards", "do
 
 
 class Sb3DqnAgent:
-    """Satisfies `BlackBoxAgent`, `Checkpointable`, `Exportable` and `Diagnosable`."""
+    """A `BlackBoxAgent` that is also `Checkpointable`, `Exportable` and `Diagnosable`."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Sb3DqnAgent:
         self._seed = seed
         self._anneal_env_steps = settings.exploration_fraction * budget_env_steps
         self._streams = PrivateStreams(seed)
-        # Outside the Monitor, so that a restored position has its episode statistics too.
+        # It wraps the Monitor, so that restoring a position also restores episode statistics.
         self._env = ReplayableEnvironment(Monitor(env), seed)
         with self._streams:
             self._model = self._build(discount)
-        # Its own would make a directory for temporary files with every call of `self_learn`.
+        # SB3's default logger would create a temporary directory in every call of `self_learn`.
         self._model.set_logger(Logger(folder=None, output_formats=[]))
-        # SB3 would restart its ε schedule with every chunk of learning; ours counts all steps.
+        # SB3 would restart its ε schedule in every call of `self_learn`; this one counts all steps.
         self._model.exploration_schedule = self._epsilon
         self._model.exploration_rate = self._epsilon(1.0)
         self._q_net = self._model.q_net
@@ -111,14 +111,14 @@ class Sb3DqnAgent:
                 device=settings.device,
             )
         except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-            # A policy that does not fit the observations, an optimiser's unknown keyword, ...
+            # For example a policy that does not match the observations, or an unknown keyword.
             raise AgentRefused(f"stable-baselines3 refuses these settings: {error}") from error
 
     def self_learn(self, env_steps: int) -> None:
-        """The body of SB3's own `learn`, cut so that it takes exactly `env_steps` steps.
+        """Run the body of SB3's own `learn` for exactly `env_steps` steps.
 
-        `learn` only stops between rollouts of `train_freq` steps; here a rollout may be left
-        half-done and finished by the next call, so how steps are chunked changes nothing.
+        `learn` stops only between rollouts of `train_freq` steps. Here the next call completes a
+        rollout that was cut short, so the result does not depend on how calls divide the steps.
         """
         model = self._model
         assert model.env is not None
@@ -136,7 +136,7 @@ class Sb3DqnAgent:
                     callback,
                     TrainFreq(chunk, TrainFrequencyUnit.STEP),
                     model.replay_buffer,
-                    # Before this many steps SB3 acts uniformly.
+                    # SB3 acts uniformly before this step.
                     learning_starts=model.learning_starts if uniform else 0,
                 )
                 env_steps -= chunk
@@ -146,11 +146,10 @@ class Sb3DqnAgent:
 
     def q_values(self, states: States) -> Values:
         with torch.no_grad():
-            values: Values = self._q_net(self._as_tensor(states)).cpu().numpy()
-        return values
+            return self._q_net(self._as_tensor(states)).cpu().numpy()
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        """κ gradient steps on the mean squared error at the chosen actions, Algorithm 1.b."""
+        """Take κ gradient steps on the squared error at the chosen actions (Algorithm 1.b)."""
         if self._revival is not None:
             self._revival.remember(states)
             if not self._improved:
@@ -234,18 +233,18 @@ class Sb3DqnAgent:
         self._env.go_to(position["environment"])
         if (last_observation := directory / "last_observation.npy").exists():
             model._last_obs = np.load(last_observation)
-            with self._streams:  # creates what SB3 keeps beside an observation; draws nothing
+            with self._streams:  # sets SB3's state that goes with an observation; draws nothing
                 model._setup_learn(0, None, reset_num_timesteps=False)
             assert model.ep_info_buffer is not None
             model.ep_info_buffer.extend(position["episodes"])
 
     def export(self, directory: Path) -> None:
-        """`model.zip`, for stable-baselines3's own `DQN.load`."""
-        # The schedule is ours and would drag this whole agent along.
+        """Write `model.zip` for stable-baselines3's own `DQN.load`."""
+        # The schedule is a method of this agent; saving it would pickle the whole agent.
         self._model.save(directory / "model.zip", exclude=["exploration_schedule"])
 
     def diagnostics(self) -> dict[str, float]:
-        """What SB3 itself logs, under its own tags."""
+        """Return the figures that SB3 itself logs, under its tags."""
         model = self._model
         figures = {
             "rollout/exploration_rate": model.exploration_rate,
@@ -276,10 +275,9 @@ class Sb3DqnAgent:
         )
 
     def _features(self, states: States) -> torch.Tensor:
-        """What the hidden layers are given."""
+        """Return the inputs of the first hidden layer."""
         extractor = self._q_net.features_extractor
-        features: torch.Tensor = self._q_net.extract_features(self._as_tensor(states), extractor)
-        return features
+        return self._q_net.extract_features(self._as_tensor(states), extractor)
 
     def _as_tensor(self, states: States) -> torch.Tensor:
         tensor, _ = self._model.policy.obs_to_tensor(states)
@@ -303,7 +301,6 @@ def load_policy(directory: Path, _: Space[Any]) -> Callable[[States], Values]:
 
     def q_values(states: States) -> Values:
         with torch.no_grad():
-            values: Values = model.q_net(model.policy.obs_to_tensor(states)[0]).numpy()
-        return values
+            return model.q_net(model.policy.obs_to_tensor(states)[0]).numpy()
 
     return q_values

@@ -1,4 +1,4 @@
-"""Watkins Q-learning on a table, as a black box."""
+"""Watkins Q-learning on a table, as a black-box agent."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedhql.errors import AgentRefused
 
 
 class TabularAgent:
-    """One value per (state, action); satisfies `BlackBoxAgent` and `Checkpointable`."""
+    """A `BlackBoxAgent` with one value per (state, action); it is also `Checkpointable`."""
 
     def __init__(
         self, settings: TabularSettings, env: Environment, *, discount: float, seed: int
@@ -52,7 +52,7 @@ class TabularAgent:
         return self._q_SA[rows].astype(np.float32)
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        """κ gradient steps of size α̃ on each visited pair's own mean squared error."""
+        """Take κ gradient steps of size α̃ on the mean squared error of each broadcast pair."""
         rows = np.asarray(states, dtype=np.int64) - self._first_state
         pairs, pair_of = np.unique(np.stack([rows, actions]), axis=1, return_inverse=True)
         mean_targets = np.bincount(pair_of, weights=targets) / np.bincount(pair_of)

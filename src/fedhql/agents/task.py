@@ -1,4 +1,4 @@
-"""What an agent of ours is built for."""
+"""The task that a built-in agent is built for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

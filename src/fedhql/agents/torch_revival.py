@@ -1,4 +1,4 @@
-"""Silent units begin anew, as in `fedhql.agents.dqn.revival`, in a network of PyTorch's."""
+"""Reinitialise silent units of a PyTorch network, as `fedhql.agents.dqn.revival` does in JAX."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fedhql.contract import States
 
 
 class UnitRevival:
-    """Of a sequence of linear layers with an activation after each but the last."""
+    """Revives units of linear layers, each but the last of which is followed by an activation."""
 
     def __init__(self, layers: nn.Sequential, optimisers: Sequence[Optimizer]) -> None:
         self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
@@ -26,12 +26,12 @@ class UnitRevival:
         self._asked: deque[States] = deque(maxlen=REMEMBERED_BROADCASTS)
 
     def remember(self, states: States) -> None:
-        """With states spread evenly over the broadcast's."""
+        """Remember states that are spread evenly over a broadcast."""
         self._asked.append(states[np.arange(STATES_OF_EACH) * len(states) // STATES_OF_EACH])
 
     @torch.no_grad()
     def revive(self, as_features: Callable[[States], Tensor]) -> None:
-        """So that no unit is silent at all states asked; not before there have been enough."""
+        """Reinitialise units that are silent at all remembered states, once there are enough."""
         if len(self._asked) < REMEMBERED_BROADCASTS:
             return
         below = as_features(np.concatenate(self._asked))
@@ -46,7 +46,7 @@ class UnitRevival:
             below = self._activation(layer(below))
 
     def _set(self, parameter: Tensor, where: Tensor, value: Tensor) -> None:
-        """And what the optimisers know of it is forgotten."""
+        """Set a parameter where `where` holds, and clear the optimisers' moments there."""
         parameter.copy_(torch.where(where, value, parameter))
         for optimiser in self._optimisers:
             for moment in optimiser.state.get(parameter, {}).values():
@@ -54,7 +54,7 @@ class UnitRevival:
                     moment.masked_fill_(where, 0)
 
     def save(self, file: Path) -> None:
-        """`file` ends in .npz."""
+        """Write a file, whose name must end in .npz."""
         arrays = {"asked": np.array(self._asked)}
         for number, (weight, bias) in enumerate(self._initial):
             arrays |= {f"weight{number}": weight.cpu().numpy(), f"bias{number}": bias.cpu().numpy()}

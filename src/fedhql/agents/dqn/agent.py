@@ -1,4 +1,4 @@
-"""Our DQN as a black box."""
+"""fedhql's own DQN as a black-box agent."""
 
 import json
 from collections.abc import Callable
@@ -28,13 +28,13 @@ from fedhql.environments.make import Environment, action_count
 from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.environments.twins import Twin
 
-PHASE_ENV_STEPS = 5_000  # in one compiled call; dividing steps differently changes nothing
+PHASE_ENV_STEPS = 5_000  # of one compiled call; results do not depend on it
 
 
 class DqnAgent:
-    """Satisfies `BlackBoxAgent`, `Checkpointable`, `Exportable` and `Diagnosable`.
+    """A `BlackBoxAgent` that is also `Checkpointable`, `Exportable` and `Diagnosable`.
 
-    With a twin of its environment a self-learning phase is compiled whole.
+    With a twin of its environment, a whole self-learning phase is one compiled program.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class DqnAgent:
         self._learner = self._experience.self_learn(self._learner, env_steps)
 
     def q_values(self, states: States) -> Values:
-        """In NumPy: batches come in all sizes, and a compiled program has but one."""
+        """Compute in NumPy: a compiled program would be needed for every batch size."""
         return self.network.q_values(self._parameters(), self._encoder.batch(states))
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         B = len(states)
-        padded = 1 << (B - 1).bit_length()  # so that few sizes need compiling
+        padded = 1 << (B - 1).bit_length()  # a power of two, so that few sizes are compiled
 
         def row(values: Any) -> Any:
-            """With rows of weight 0 up to the padded size."""
+            """Append rows of zeros up to the padded size; their weight is 0."""
             return np.pad(values, [(0, padded - B)] + [(0, 0)] * (np.ndim(values) - 1))
 
         self._learner = _improve(
@@ -115,7 +115,7 @@ class DqnAgent:
         export_policy(directory, self.network, self._parameters())
 
     def diagnostics(self) -> dict[str, float]:
-        """What stable-baselines3 logs of a DQN, under its tags."""
+        """Return the figures that stable-baselines3 logs for a DQN, under its tags."""
         figures = {
             "time/total_timesteps": float(self._experience.env_steps),
             "train/learning_rate": self._config.learning_rate,
@@ -152,7 +152,7 @@ def build(settings: DqnChoices, task: AgentTask) -> DqnAgent:
 
 
 def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
-    """`network.json` and `parameters.npz` (weights0, biases0, ...): all a greedy policy needs."""
+    """Write `network.json` and `parameters.npz` (weights0, biases0, ...), the greedy policy."""
     layers = network.unpack(np.asarray(parameters_P))
     arrays: dict[str, Any] = {}
     for number, (weights, biases) in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Trees of arrays to and from files, exactly; of a replay memory only what is filled."""
+"""Save and load trees of arrays exactly; of a replay memory, only the filled part."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ Tree = TypeVar("Tree", bound=Any)
 
 
 def save_arrays(stem: Path, tree: Any) -> None:
-    """Write every leaf to a file named for its place in the tree: `stem`.parameters.npy, ..."""
+    """Write every leaf to a file named after its path in the tree: `stem`.parameters.npy, ..."""
     for file, leaf in _files(stem, tree).items():
         np.save(file, np.asarray(leaf))
 
@@ -51,7 +51,10 @@ def save_experience(directory: Path, experience: Experience) -> None:
 
 
 def load_experience(directory: Path, like: Experience) -> Experience:
-    """The memory is filled in NumPy, so that no second one of its size is made on a device."""
+    """Read an experience of the shape of `like`.
+
+    The replay memory is filled in NumPy, so that the device never holds two of them.
+    """
     replay = np.zeros(like.replay.shape, dtype=np.float32)
     saved = np.load(directory / "replay.npy", mmap_mode="r")
     replay[:, : saved.shape[1]] = saved

@@ -1,14 +1,14 @@
-"""What makes one DQN agent differ from another, without any framework."""
+"""The settings of one DQN agent. This module imports no framework."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Keywords = tuple[tuple[str, Any], ...]  # of an optimiser, hashable
+Keywords = tuple[tuple[str, Any], ...]  # an optimiser's keywords, hashable
 
-# The DQN's optimisers, one line each: the factory takes a learning rate and keywords. Any factory
-# of an optax transformation will do, such as "optax:lion".
+# The DQN's optimisers, one line each. A factory takes a learning rate and keywords and returns an
+# optax transformation; any such factory works, for example "optax:lion".
 OPTIMISERS: Mapping[str, str] = {
     "adam": "fedhql.agents.dqn.optimisers:adam",
     "sgd": "fedhql.agents.dqn.optimisers:sgd",
@@ -17,17 +17,17 @@ OPTIMISERS: Mapping[str, str] = {
     "nadam": "fedhql.agents.dqn.optimisers:nadam",
 }
 
-MOST_SCALE = 10.0  # of an improvement's step, by the size of the values
-# A unit is silent that answers 0 to so many states of each of so many broadcasts.
+MOST_SCALE = 10.0  # the largest factor of α̃ for large values (see `improvement_value_unit`)
+# A unit is silent if it outputs 0 at this many states of each of the last broadcasts.
 REMEMBERED_BROADCASTS = 64
 STATES_OF_EACH = 16
 
 
 @dataclass(frozen=True)
 class DqnConfig:
-    """One agent, under stable-baselines3's names; where the paper is silent, with its defaults.
+    """One agent's settings, with stable-baselines3's names and, where the paper has none, defaults.
 
-    What a user may write, with ranges, is `DqnSettings`, which takes its defaults from here.
+    `DqnSettings` defines what a user may write, with ranges; it takes its defaults from here.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -38,7 +38,7 @@ class DqnConfig:
     optimizer_kwargs: Keywords = ()
     learning_rate: float = 1e-4
     learning_starts: int = 50_000
-    warm_up: str = "uniform"  # actions before learning starts; or policy: as afterwards
+    warm_up: str = "uniform"  # actions before learning starts; or policy: by the exploration rule
     buffer_size: int = 1_000_000
     batch_size: int = 32
     train_freq: int = 4
@@ -50,20 +50,22 @@ class DqnConfig:
     exploration: str = "epsilon-greedy"  # or boltzmann, ucb
     exploration_final_eps: float = 0.05
     exploration_initial_eps: float = 1.0
-    exploration_fraction: float = 0.0  # of the budget, over which ε falls; 0: constant
+    exploration_fraction: float = 0.0  # share of the budget over which ε falls; 0: constant
     temperature: float = 1.0  # of boltzmann
     confidence: float = 1.0  # of ucb
 
     improvement_steps: int = 64  # κ
-    improvement_optimiser: str = "adam"  # one of OPTIMISERS, with a state of its own
+    improvement_optimiser: str = "adam"  # one of OPTIMISERS; self-learning does not share its state
     improvement_learning_rate: float = 1e-3  # α̃
-    improvement_value_unit: float = math.inf  # up to it values are learned with α̃
+    improvement_value_unit: float = math.inf  # larger values increase the learning rate
     improvement_max_grad_norm: float = 10.0
-    improvement_revives_units: bool = False  # silent ones, before a round's first improvement
+    improvement_revives_units: bool = (
+        False  # reinitialise silent units before a round's first improvement
+    )
     target_follows_improvement: bool = True
 
     def replay_capacity(self, budget_env_steps: int) -> int:
-        """Return the size of the replay memory; more than the budget could never be filled."""
+        """Return the size of the replay memory, which is at most the budget."""
         return min(self.buffer_size, budget_env_steps)
 
 

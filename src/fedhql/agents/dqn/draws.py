@@ -1,4 +1,4 @@
-"""All randomness of an agent: functions of its seed, and of what they are for."""
+"""All random draws of an agent, as functions of its seed and their purpose."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from fedhql.agents.dqn.network import Network
 
 Array = jax.Array
 
-# What it is for.
+# The purposes of draws; each has its own random stream.
 _WEIGHTS, _CHUNKS, _EPISODES, _PROJECTION = range(4)
 
 
@@ -27,24 +27,22 @@ def visit_projection(seed: int, observation_size: int) -> NDArray[np.float64]:
 
 @partial(jax.jit, static_argnums=(2, 3))
 def chunk_draws(keys_L2: Array, first: Array, chunks: int, words: int) -> Array:
-    """Uniform numbers (C, L, W), a function of each agent's key and the chunk's number alone."""
+    """Return uniform numbers (C, L, W); they depend only on the agent's key and the chunk."""
 
     def draw(chunk: Array, key: Array) -> Array:
         key = jax.random.fold_in(jax.random.fold_in(key, _CHUNKS), chunk)
         return jax.random.uniform(key, (words,))
 
     chunk_numbers = first + jnp.arange(chunks)
-    drawn: Array = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(chunk_numbers, keys_L2)
-    return drawn
+    return jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(chunk_numbers, keys_L2)
 
 
 @jax.jit
 def episode_seeds(keys_L2: Array, env_step: Array) -> Array:
-    """Where the lanes' episodes begin that follow no other."""
+    """Return the seeds of episodes that begin at this env step: (L,)."""
 
     def seed(key: Array) -> Array:
         key = jax.random.fold_in(jax.random.fold_in(key, _EPISODES), env_step)
         return jax.random.bits(key, dtype=jnp.uint32)
 
-    seeds: Array = jax.vmap(seed)(keys_L2)
-    return seeds
+    return jax.vmap(seed)(keys_L2)

@@ -1,4 +1,4 @@
-"""What agents have seen and where they stand, many of them side by side: pure, can be traced.
+"""The experience of many agents: replay memories and current episodes. Pure, can be traced.
 
 A transition is a row of R = 2 D + 3 numbers: state, next state, action, reward, terminated.
 """
@@ -19,20 +19,20 @@ Array = jax.Array
 
 
 class Experience(NamedTuple):
-    """What L agents have seen and where they stand; their learners are kept beside it."""
+    """The replay memories, episodes and random keys of L agents, without their learners."""
 
     replay: Array  # (L, capacity, R)
     episodes: Episodes
     visits: Array  # (L, 2^K, A) for exploration = ucb, else empty
-    projections: Array  # (L, K, D) likewise
-    keys: Array  # (L, 2) each agent's randomness
-    env_steps: Array  # () taken so far
+    projections: Array  # (L, K, D) for exploration = ucb, else empty
+    keys: Array  # (L, 2) each agent's random key
+    env_steps: Array  # () the steps taken so far
 
 
 def new_experience(
     lanes: Lanes, seeds_L: NDArray[np.uint32], capacity: int, *, counting: bool
 ) -> Experience:
-    """None yet; `counting` visits or not."""
+    """Return experience without transitions; `counting` makes room for visit counts."""
     L, D = len(seeds_L), lanes.observation_size
     boxes = 2**VISIT_CODE_BITS if counting else 0
     keys_L2 = jnp.stack([jnp.zeros(L, dtype=jnp.uint32), jnp.asarray(seeds_L)], axis=1)
@@ -56,24 +56,25 @@ def remember(
     step: Step,
     active: Array | bool,
 ) -> Experience:
-    """One env step of every lane, over the oldest that is kept; if not `active`, as it was."""
+    """Store one env step of every lane over the oldest one; if not `active`, change nothing."""
     columns = (actions_L, step.rewards, step.terminated)
     rows_LR = jnp.concatenate(
         [states_LD, step.observations, *(c.astype(jnp.float32)[:, None] for c in columns)],
         axis=1,
     )
-    place = (0, env_step % experience.replay.shape[1], 0)
-    there = jax.lax.dynamic_slice(experience.replay, place, (rows_LR.shape[0], 1, rows_LR.shape[1]))
-    kept = jnp.where(active, rows_LR[:, None], there)
+    start = (0, env_step % experience.replay.shape[1], 0)
+    oldest = jax.lax.dynamic_slice(
+        experience.replay, start, (rows_LR.shape[0], 1, rows_LR.shape[1])
+    )
+    kept = jnp.where(active, rows_LR[:, None], oldest)
     return experience._replace(
-        replay=jax.lax.dynamic_update_slice(experience.replay, kept, place),
+        replay=jax.lax.dynamic_update_slice(experience.replay, kept, start),
         episodes=where(active, step.episodes, experience.episodes),
     )
 
 
 def replayed(experience: Experience, env_steps: Array, draws_LGB: Array) -> Array:
-    """G batches of B transitions out of those of so many env steps -> (L, G, B, R)."""
+    """Return G batches of B transitions from the first `env_steps` steps: (L, G, B, R)."""
     filled = jnp.minimum(env_steps, experience.replay.shape[1])
     picks = jnp.minimum((draws_LGB * filled).astype(jnp.int32), filled - 1)
-    rows: Array = jax.vmap(lambda replay, pick: replay[pick])(experience.replay, picks)
-    return rows
+    return jax.vmap(lambda replay, pick: replay[pick])(experience.replay, picks)

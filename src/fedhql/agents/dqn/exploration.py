@@ -1,6 +1,6 @@
-"""Exploration inside compiled programs: pure, one lane, uniform draws passed in.
+"""Exploration rules for one lane of a compiled program. The caller passes uniform draws.
 
-The same rules as `fedhql.agents.exploration` has for agents that live outside.
+`fedhql.agents.exploration` has the same rules in NumPy.
 """
 
 import jax
@@ -21,13 +21,13 @@ def epsilon_greedy(q_A: Array, epsilon: Array, draws_2: Array) -> Array:
 
 
 def boltzmann(q_A: Array, temperature: Array, draw: Array) -> Array:
-    """An action with probability proportional to exp(q / temperature)."""
+    """Draw an action with probability proportional to exp(q / temperature)."""
     below_A = jnp.cumsum(jax.nn.softmax(q_A / temperature)) <= draw
     return jnp.minimum(below_A.sum(), len(q_A) - 1).astype(jnp.int32)
 
 
 def count_ucb(q_A: Array, counts_A: Array, confidence: Array) -> Array:
-    """argmax of q + c sqrt(log t / n(a)), t = Σ n(a); an untried action comes first."""
+    """Return the argmax of q + c sqrt(log t / n(a)), t = Σ n(a); untried actions come first."""
     bonus_A = confidence * jnp.sqrt(jnp.log(counts_A.sum()) / counts_A)
     scores_A = jnp.where(counts_A == 0, jnp.inf, q_A + bonus_A)
     return scores_A.argmax().astype(jnp.int32)
@@ -36,15 +36,18 @@ def count_ucb(q_A: Array, counts_A: Array, confidence: Array) -> Array:
 def annealed_epsilon(
     final: Array, initial: Array, anneal_env_steps: Array, env_step: Array
 ) -> Array:
-    """From `initial` to `final` linearly over `anneal_env_steps`; 0 of them: constant."""
+    """Return ε, which falls linearly from `initial` to `final` over `anneal_env_steps`.
+
+    With 0 such steps it is always `final`.
+    """
     share = jnp.minimum(env_step / jnp.maximum(anneal_env_steps, 1), 1)
     return jnp.where(env_step >= anneal_env_steps, final, initial + (final - initial) * share)
 
 
 def visit_code(projection_KD: Array, state_D: Array) -> Array:
-    """Which of 2^K boxes a state falls into, by the signs of K random projections (SimHash).
+    """Return which of 2^K boxes holds a state: the signs of K random projections (SimHash).
 
-    Counts over a continuous space need boxes: Tang et al., 2017, #Exploration.
+    Counts over a continuous space need boxes (Tang et al., 2017, #Exploration).
     """
     bits_K = projection_KD @ state_D > 0
     return (bits_K * 2 ** jnp.arange(len(bits_K))).sum()

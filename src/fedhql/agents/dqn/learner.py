@@ -1,4 +1,4 @@
-"""One DQN's weights and how they change: a training step, an improvement. Pure, for one lane."""
+"""The weights of one DQN, and how training and improvement change them. Pure, for one lane."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,26 +17,26 @@ Array = jax.Array
 
 
 class Learner(NamedTuple):
-    """All that training and improvement change."""
+    """Everything that training and improvement change."""
 
-    parameters: Array  # (P,) of the network that acts
-    target: Array  # (P,) of the network that values next states
-    optimizer: Any  # its state
-    improver: Any  # the state of the improvement's own optimiser
-    improved: Array  # bool: since self-learning last began
+    parameters: Array  # (P,) of the online network
+    target: Array  # (P,) of the target network
+    optimizer: Any  # the state of self-learning's optimiser
+    improver: Any  # the state of the improvements' optimiser
+    improved: Array  # bool: whether improved since self-learning last began
     loss: Array  # of the last training step
     updates: Array  # training steps so far
-    revival: Revival | None  # of silent units, if that is chosen
+    revival: Revival | None  # if the settings revive silent units
 
 
 class Batch(NamedTuple):
-    """Transitions (B rows) as they come out of a replay memory."""
+    """B transitions from a replay memory."""
 
     states: Array  # (B, D)
     next_states: Array  # (B, D)
     actions: Array  # (B,)
     rewards: Array  # (B,)
-    terminated: Array  # (B,) 1.0 or 0.0; truncation is none of its business
+    terminated: Array  # (B,) 1.0 or 0.0; 0.0 after truncation
 
     @classmethod
     def from_rows(cls, rows_BR: Array) -> "Batch":
@@ -58,7 +58,7 @@ def new_learner(
     improver: Optimiser = ADAM,
     revives: bool = False,
 ) -> Learner:
-    # Copies, since a compiled phase takes over the memory of what it is given.
+    # Copies, because a compiled phase reuses the memory of its arguments.
     return Learner(
         parameters_P,
         jnp.copy(parameters_P),
@@ -118,13 +118,13 @@ def improve(
     optimiser: Optimiser = ADAM,
     anyone_begins: Array | None = None,
 ) -> Learner:
-    """Algorithm 1.b: κ gradient steps on the mean squared error at the chosen actions.
+    """Take κ gradient steps on the mean squared error at the chosen actions (Algorithm 1.b).
 
     Adam's step size does not depend on the size of the error, so larger values take more steps to
     reach. With `improvement_value_unit` the step grows with the values, to at most `MOST_SCALE`
     times α̃. With a `revival`, silent units are revived before the first improvement since
-    self-learning; of many lanes at once, only if `anyone_begins`. A row of weight 0 has no effect;
-    without any other row nothing changes.
+    self-learning. For many lanes, `anyone_begins` says whether any lane is at its first one. A row
+    of weight 0 has no effect; if all rows have weight 0, nothing changes.
     """
     rows = weights_B.sum()
     ready = _revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
@@ -151,7 +151,7 @@ def improve(
 
 
 def begins_improving(learner: Learner, weights_B: Array) -> Array:
-    """Whether this is the first improvement since self-learning, with any rows to learn from."""
+    """Return whether this is the first improvement since self-learning that has any rows."""
     return ~learner.improved & (weights_B.sum(axis=-1) > 0)
 
 
@@ -168,7 +168,7 @@ def _revived(
     begins = begins_improving(learner, weights_B)
     revival = remember_asked(learner.revival, states_BD, weights_B)
     before = learner.parameters, (learner.optimizer, learner.improver)
-    # A condition of the lane's own would be a choice between two results, both computed.
+    # Under vmap a condition that differs between lanes would compute both results.
     parameters_P, (optimizer, improver) = jax.lax.cond(
         begins if anyone_begins is None else anyone_begins,
         lambda: where(begins, revive(network, *before, revival, numbers.tanh), before),
@@ -180,13 +180,13 @@ def _revived(
 
 
 def follow(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:
-    """`times` polyak updates of the target network with no training between them."""
+    """Apply `times` polyak updates to the target network, without training in between."""
     apart = (1 - numbers.tau) ** times * (learner.target - learner.parameters)
     return learner._replace(target=learner.parameters + apart)
 
 
 def begin_self_learning(learner: Learner, numbers: Numbers) -> Learner:
-    """After an improvement the target network takes the improved weights, if that is chosen."""
+    """Copy improved weights into the target network, if the settings say so."""
     copy = learner.improved & numbers.target_follows_improvement
     return learner._replace(
         target=jnp.where(copy, learner.parameters, learner.target), improved=jnp.bool_(False)
@@ -194,7 +194,7 @@ def begin_self_learning(learner: Learner, numbers: Numbers) -> Learner:
 
 
 def where(condition: Array | bool, yes: Any, no: Any) -> Any:
-    """Choose between two trees of arrays, by one boolean."""
+    """Choose between two trees of arrays by one boolean."""
     if condition is True:
         return yes
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
@@ -203,7 +203,7 @@ def where(condition: Array | bool, yes: Any, no: Any) -> Any:
 def _value_and_gradient(
     network: Network, loss_of: Callable[[Layers], Array], parameters_P: Array
 ) -> tuple[Array, Array]:
-    """Differentiated layer by layer: the gradient of slicing a vector is a sum of padded ones."""
+    """Differentiate by layers: the gradient of slices of one vector would be padded and summed."""
     loss, gradients = jax.value_and_grad(loss_of)(network.unpack(parameters_P))
     return loss, pack(gradients)
 
@@ -213,6 +213,6 @@ def _q(network: Network, parameters_P: Array, states_BD: Array, numbers: Numbers
 
 
 def _selected(q_BA: Array, actions_B: Array) -> Array:
-    """q at the chosen actions. A sum over few actions, because a gather's gradient is a scatter."""
+    """Return q at the chosen actions, as a sum: the gradient of a gather would be a scatter."""
     chosen_BA = actions_B[:, None] == jnp.arange(q_BA.shape[1])
     return jnp.where(chosen_BA, q_BA, 0).sum(axis=1)

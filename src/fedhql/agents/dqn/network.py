@@ -1,10 +1,10 @@
-"""A multi-layer perceptron whose parameters are one vector, for NumPy and JAX arrays alike.
+"""A multi-layer perceptron whose parameters are one vector, for NumPy and JAX arrays.
 
-One vector, because an optimiser then is a handful of operations on it, whatever the shape.
+With one vector an optimiser needs only a few operations, for any shape of network.
 
-Networks of different shapes can share one program: a mixed network is as wide in each layer as
-the widest of them and has an output head at the depth of each. Padding is exact: a unit whose
-weights are all zero stays out of every sum and of every gradient, and so stays zero.
+Networks of different shapes can share one program. A mixed network is as wide in each layer as the
+widest of them, and has an output head at the depth of each. Padding is exact: a unit whose weights
+are all zero adds nothing to any sum or gradient, so its weights stay zero.
 """
 
 from collections.abc import Sequence
@@ -17,27 +17,27 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-Array = Any  # a NumPy or JAX array, returned as it came
-Layers = list[tuple[Array, Array]]  # weights (in, out) and biases (out,) of each
+Array = Any  # a NumPy or JAX array; results have the same type
+Layers = list[tuple[Array, Array]]  # weights (in, out) and biases (out,) of each layer
 
 
 @dataclass(frozen=True)
 class Network:
-    """Observations (B, D) -> action values (B, A), through hidden layers."""
+    """The shape of a network that maps observations (B, D) to action values (B, A)."""
 
     inputs: int
     hidden: tuple[int, ...]
     outputs: int
-    activation: str  # relu, tanh, or mixed: each vector's own, given beside it
-    heads: tuple[int, ...] = ()  # of a mixed network: after how many hidden layers
+    activation: str  # relu, tanh, or mixed: each lane passes its own
+    heads: tuple[int, ...] = ()  # in a mixed network: after how many hidden layers each head reads
 
     @property
     def _sizes(self) -> list[tuple[int, int, int]]:
-        """Inputs, outputs and biases of the hidden layers and then the heads."""
+        """Return inputs, outputs and biases of the hidden layers and then of the heads."""
         widths = (self.inputs, *self.hidden)
         hidden = [(fan_in, fan_out, fan_out) for fan_in, fan_out in pairwise(widths)]
         heads = [(widths[depth], self.outputs, 0) for depth in self.heads or (len(self.hidden),)]
-        # Of a mixed network's heads one has the biases for all: every vector has exactly one.
+        # The first head of a mixed network holds the output biases, as each agent has one head.
         return [*hidden, (heads[0][0], self.outputs, self.outputs), *heads[1:]]
 
     @property
@@ -45,7 +45,7 @@ class Network:
         return sum(fan_in * fan_out + biases for fan_in, fan_out, biases in self._sizes)
 
     def initialise(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """As PyTorch's Linear, and so stable-baselines3: uniform in ±1/sqrt(fan in)."""
+        """Draw parameters as PyTorch's Linear does: uniform in ±1/sqrt(fan in)."""
         parts = [
             rng.uniform(-(fan_in**-0.5), fan_in**-0.5, size=fan_in * fan_out + biases)
             for fan_in, fan_out, biases in self._sizes
@@ -64,13 +64,13 @@ class Network:
     def q_values(
         self, parameters_P: Array, states_BD: Array, tanh: Array = None, depth: Array = None
     ) -> Array:
-        """-> (B, A). `tanh` and `depth` are for a mixed network."""
+        """Return the action values (B, A). A mixed network needs `tanh` and `depth`."""
         return self.apply(self.unpack(parameters_P), states_BD, tanh, depth)
 
     def apply(
         self, layers: Layers, states_BD: Array, tanh: Array = None, depth: Array = None
     ) -> Array:
-        """`q_values` of parameters that are unpacked already."""
+        """Return the action values (B, A) for unpacked parameters."""
         hidden, heads = layers[: len(self.hidden)], layers[len(self.hidden) :]
         activations = [states_BD]
         for weights, biases in hidden:
@@ -83,7 +83,7 @@ class Network:
         return q_BA
 
     def readers(self, hidden_layer: int) -> list[int]:
-        """Which of the layers take in what this one answers."""
+        """Return the numbers of the layers that read the outputs of this hidden layer."""
         count, depth = len(self.hidden), hidden_layer + 1
         heads = enumerate(self.heads or (count,))
         return [*range(depth, count)[:1], *(count + at for at, after in heads if after == depth)]
@@ -97,12 +97,12 @@ class Network:
 
 
 def pack(layers: Layers) -> jax.Array:
-    """The inverse of `Network.unpack`."""
+    """Join layers into one vector, the inverse of `Network.unpack`."""
     return jnp.concatenate([part.ravel() for layer in layers for part in layer])
 
 
 def padded(networks: Sequence[Network]) -> Network:
-    """The smallest mixed network that can hold each of these; itself, if they are all the same."""
+    """Return the smallest mixed network that holds all of these; equal networks need none."""
     first = networks[0]
     if all(network == first for network in networks):
         return first
@@ -115,7 +115,7 @@ def padded(networks: Sequence[Network]) -> Network:
 
 
 def embed(parameters_P: Array, network: Network, into: Network) -> Array:
-    """The vector of `network` as one of the padded network `into`."""
+    """Return the parameters of `network` as parameters of the padded network `into`."""
     if network == into:
         return parameters_P
     vector = np.zeros(into.parameter_count, dtype=np.float32)
@@ -124,7 +124,7 @@ def embed(parameters_P: Array, network: Network, into: Network) -> Array:
 
 
 def extract(parameters_P: Array, network: Network, held_in: Network) -> Array:
-    """The inverse of `embed`."""
+    """Return the parameters of `network` out of a padded network, the inverse of `embed`."""
     if network == held_in:
         return parameters_P
     vector = np.zeros(network.parameter_count, dtype=np.float32)
@@ -133,7 +133,7 @@ def extract(parameters_P: Array, network: Network, held_in: Network) -> Array:
 
 
 def _held(layers: Layers, network: Network, into: Network) -> Layers:
-    """Where in the padded network's layers those of `network` are."""
+    """Return views of the padded network's layers that hold those of `network`."""
     depth = len(network.hidden)
     heads = layers[len(into.hidden) :]
     head = (heads[into.heads.index(depth)][0], heads[0][1])

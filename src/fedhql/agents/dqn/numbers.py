@@ -30,14 +30,14 @@ class Numbers(NamedTuple):
     improvement_value_unit: Array
     improvement_max_grad_norm: Array
     target_follows_improvement: Array
-    tanh: Array  # for networks of mixed shape: this one's activation,
-    depth: Array  # and how many of the padded network's hidden layers it has
+    tanh: Array  # in a mixed network: whether this agent uses tanh
+    depth: Array  # in a mixed network: how many hidden layers this agent has
 
 
 def numbers_of(
     configs_L: Sequence[DqnConfig], *, discount: float, budget_env_steps: int
 ) -> Numbers:
-    """One row for each lane."""
+    """Return the numbers of these agents, one row for each lane."""
     own = {
         "discount": [discount] * len(configs_L),
         "anneal_env_steps": [c.exploration_fraction * budget_env_steps for c in configs_L],

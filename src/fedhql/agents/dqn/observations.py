@@ -1,4 +1,4 @@
-"""Observations of any space as rows of numbers, as stable-baselines3's MlpPolicy sees them."""
+"""Encode observations of any space as rows of numbers, as stable-baselines3's MlpPolicy does."""
 
 from typing import Any
 
@@ -10,24 +10,21 @@ from fedhql.contract import States
 
 
 class Encoder:
-    """Discrete observations one-hot, arrays flattened."""
+    """Encodes Discrete observations as one-hot rows and flattens arrays."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self._discrete = space if isinstance(space, spaces.Discrete) else None
         self.size = spaces.flatdim(space)
 
     def one(self, observation: Any) -> NDArray[np.float32]:
-        """(*obs) -> (D,)."""
+        """Encode one observation: (*obs) -> (D,)."""
         if self._discrete is None:
-            row: NDArray[np.float32] = np.asarray(observation, dtype=np.float32).ravel()
-            return row
-        first: NDArray[np.float32] = self.batch(np.array([observation]))[0]
-        return first
+            return np.asarray(observation, dtype=np.float32).ravel()
+        return self.batch(np.array([observation]))[0]
 
     def batch(self, states: States) -> NDArray[np.float32]:
-        """(B, *obs) -> (B, D)."""
+        """Encode a batch: (B, *obs) -> (B, D)."""
         if self._discrete is None:
             return np.asarray(states, dtype=np.float32).reshape(len(states), -1)
-        places = np.arange(self.size) + int(self._discrete.start)
-        one_hot: NDArray[np.float32] = (np.asarray(states).reshape(-1, 1) == places).astype("f4")
-        return one_hot
+        values = np.arange(self.size) + int(self._discrete.start)
+        return (np.asarray(states).reshape(-1, 1) == values).astype("f4")

@@ -1,7 +1,7 @@
 """The DQN's optimisers as optax transformations, with PyTorch's keywords, defaults and steps.
 
-The record of their names is `OPTIMISERS` in `config`, which loads no framework. PyTorch's clipping
-by the gradient's norm comes before each of them.
+`OPTIMISERS` in `config`, which loads no framework, lists their names. `Optimiser` clips the
+gradient by its norm before each of them, as PyTorch does.
 """
 
 from dataclasses import dataclass
@@ -146,7 +146,7 @@ def nadam(
 
 
 def _decayed(weight_decay: float, optimiser: Any) -> Transformation:
-    """Add PyTorch's weight decay, which is a part of the gradient, if there is any."""
+    """Add weight decay to the gradient, as PyTorch does, unless it is 0."""
     if not weight_decay:
         return optimiser
     return optax.chain(optax.add_decayed_weights(weight_decay), optimiser)

@@ -1,10 +1,12 @@
-"""Self-learning of many DQN agents side by side, a whole phase as one compiled loop.
+"""Self-learning of many DQN agents at once; a whole phase is one compiled loop.
 
-What made this fast on a CPU: no Python between steps; every random number of a phase drawn at
-once; transitions as rows of one array, written in place; environments stepped where they are.
+For speed on a CPU, no Python runs between steps, all random numbers of a phase are drawn at once,
+transitions are rows of one array that is written in place, and environments step inside the
+program.
 
-Time runs in chunks of `train_freq` steps, each followed by training. A chunk's randomness is a
-function of (agent, number of the chunk), so how steps are divided into phases changes nothing.
+A phase consists of chunks of `train_freq` steps, each followed by training. A chunk's randomness
+depends only on the agent and the number of the chunk, so results do not depend on how steps are
+divided into phases.
 """
 
 from collections.abc import Sequence
@@ -38,16 +40,16 @@ from fedhql.agents.dqn.optimisers import Optimiser
 from fedhql.environments.lanes import Lanes, begin_episodes
 
 Array = jax.Array
-Population = tuple[Learner, Experience]  # every array of a learner with L in front
+Population = tuple[Learner, Experience]  # every array of the learner has a first axis L
 
 
 @dataclass(frozen=True)
 class Dqn:
-    """The program: everything that is part of its shape. Methods are pure and can be traced."""
+    """Everything that determines the shape of the program. Methods are pure and can be traced."""
 
     network: Network
     lanes: Lanes
-    phase_env_steps: int  # at most, in one call of `self_learn`
+    phase_env_steps: int  # the most steps of one call of `self_learn`
     capacity: int
     batch_size: int
     train_freq: int
@@ -71,12 +73,12 @@ class Dqn:
 
     @property
     def chunks(self) -> int:
-        """At most, in one phase: it may begin and end in the middle of one."""
+        """Return the most chunks of a phase, which may begin and end inside a chunk."""
         return -(-self.phase_env_steps // self.train_freq) + 1
 
     @property
     def draws_a_chunk(self) -> int:
-        """Uniform numbers: for each step two and those of a restart, then for picking batches."""
+        """Return how many uniform numbers a chunk takes, for its steps, restarts and batches."""
         steps = self.train_freq * (2 + self.lanes.start_draws)
         return steps + self.gradient_steps * self.batch_size
 
@@ -89,15 +91,15 @@ class Dqn:
         return Optimiser(self.improvement_optimiser)
 
     def is_steady(self, begin: int, until: int) -> bool:
-        """Whether a phase consists of whole chunks that all train."""
+        """Return whether a phase consists of whole chunks that all train."""
         whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
         trains = begin + self.train_freq > self.learning_starts
         return whole and trains and until - begin == self.phase_env_steps
 
     def initialise(self, seeds_L: NDArray[np.uint32], networks: Sequence[Network]) -> Population:
-        """Agents as their seeds alone make them.
+        """Return new agents; each depends only on its seed and network.
 
-        `networks` are their own, before padding; they repeat, until every lane has one.
+        `networks` are the agents' networks before padding. The list repeats over the lanes.
         """
         parameters_LP = np.stack(
             [
@@ -126,10 +128,10 @@ class Dqn:
         *,
         steady: bool = False,
     ) -> Population:
-        """Go on until every lane has taken `until` env steps in all.
+        """Self-learn until every lane has taken `until` env steps in total.
 
-        `steady` promises a whole phase of whole chunks that all train. Then the program has no
-        condition left to ask for, which on a GPU costs more than the work it would save.
+        `steady` promises a whole phase of whole chunks that all train. The program then has no
+        conditions, which on a GPU cost more than the work that they save.
         """
         begin = experience.env_steps
         learner = jax.vmap(begin_self_learning)(learner, numbers)
@@ -146,7 +148,7 @@ class Dqn:
         return learner, experience._replace(env_steps=until)
 
     def q_values(self, learner: Learner, numbers: Numbers, states_LBD: Array) -> Array:
-        """-> (L, B, A): each lane's own values at its own states."""
+        """Return each lane's values at its own states: (L, B, A)."""
         return jax.vmap(self.network.q_values)(
             learner.parameters, states_LBD, numbers.tanh, numbers.depth
         )
@@ -181,7 +183,7 @@ class Dqn:
         *,
         steady: bool,
     ) -> Population:
-        """`train_freq` env steps from step `at` on, those in [begin, until), then training."""
+        """Take the env steps of the chunk at `at` that are in [begin, until), then train."""
         L, restart = len(draws_LW), 2 + self.lanes.start_draws
         step_draws = draws_LW[:, : self.train_freq * restart].reshape(L, self.train_freq, restart)
         batch_draws = draws_LW[:, self.train_freq * restart :].reshape(
@@ -194,7 +196,7 @@ class Dqn:
             draws_L = step_draws[:, offset]
             return self._act(learner, experience, numbers, draws_L, env_step, active)
 
-        # Unrolled, a few steps are faster; many would take long to compile.
+        # Unrolling a few steps is faster; unrolling many would take long to compile.
         unroll = min(self.train_freq, 4)
         experience = jax.lax.fori_loop(0, self.train_freq, act, experience, unroll=unroll)
         after = at + self.train_freq
@@ -216,7 +218,7 @@ class Dqn:
         )
         if steady:
             return trained(where(syncs > 0, synchronise(learner), learner)), experience
-        # Conditions are for all lanes at once: choosing lane by lane would touch every weight.
+        # One condition for all lanes: a choice for each lane would read and write every weight.
         learner = jax.lax.cond(syncs > 0, synchronise, _unchanged, learner)
         due = (after <= until) & (after > self.learning_starts)
         return jax.lax.cond(due, trained, _unchanged, learner), experience
@@ -230,7 +232,7 @@ class Dqn:
         env_step: Array,
         active: Array | bool,
     ) -> Experience:
-        """One env step of every lane, remembered; if not `active`, nothing changes."""
+        """Take one env step in every lane and store it; if not `active`, change nothing."""
         states_LD = self.lanes.observe(experience.episodes)
         q_LA = self.q_values(learner, numbers, states_LD[:, None])[:, 0]
         actions_L, visits = self._choose(experience, numbers, states_LD, q_LA, draws, env_step)
@@ -247,7 +249,7 @@ class Dqn:
         draws: Array,
         env_step: Array,
     ) -> tuple[Array, Array]:
-        """-> actions (L,), visits."""
+        """Return the actions (L,) and the updated visits."""
         visits = experience.visits
         lanes_L = jnp.arange(q_LA.shape[0])
         match self.exploration:
@@ -274,7 +276,7 @@ class Dqn:
 
 
 def program_of(config: DqnConfig) -> dict[str, Any]:
-    """Those of its settings that all agents of one program have in common."""
+    """Return the settings that all agents of one program have in common."""
     names = (field.name for field in fields(Dqn))
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
@@ -289,15 +291,15 @@ def advance(
     *,
     new_phase: bool = True,
 ) -> Population:
-    """Self-learning from env step `begin`, where the population stands, to `until`; compiled.
+    """Self-learn from env step `begin`, the population's present one, to `until`; compiled.
 
-    Where episodes cannot be kept, a new phase begins new ones. The memory of learner and experience
-    is taken over: they must not be used again.
+    If the lanes cannot keep episodes, a new phase begins new ones. The program reuses the memory of
+    `learner` and `experience`, so the caller must not use them again.
     """
     if new_phase and not dqn.lanes.keeps_episodes:
         seeds_L = episode_seeds(experience.keys, begin)
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
-    # A program of its own, which agents of all shapes share.
+    # A separate program, so that agents of all shapes share it.
     draws_CLW = chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
     return _self_learn(
         dqn,

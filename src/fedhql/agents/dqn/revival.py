@@ -1,7 +1,7 @@
-"""Silent units begin anew: a ReLU that answers 0 to every state has no gradient to recover by.
+"""Reinitialise silent units: a ReLU that outputs 0 at every state has no gradient to recover.
 
-At large learning rates self-learning can silence most of a network's units, and what is left cannot
-hold what the federation teaches. Pure, for one lane.
+At large learning rates self-learning can silence most units of a network. We suspect that the
+others cannot represent the federation's targets. The functions are pure and work on one lane.
 """
 
 from typing import Any, NamedTuple
@@ -16,35 +16,35 @@ Array = jax.Array
 
 
 class Revival(NamedTuple):
-    """What an agent needs to know for it."""
+    """What an agent keeps in order to revive silent units."""
 
-    initial: Array  # (P,) the parameters it began with
-    asked: Array  # (S, D) of the states that it was last improved at, oldest first
+    initial: Array  # (P,) the initial parameters
+    asked: Array  # (S, D) a sample of the states of the last broadcasts, oldest first
 
 
 def new_revival(network: Network, parameters_P: Array) -> Revival:
-    # What a unit answers to NaN is not 0: none counts as silent before enough has been asked.
+    # A unit outputs NaN at NaN, so no unit counts as silent until all rows are filled.
     size = REMEMBERED_BROADCASTS * STATES_OF_EACH, network.inputs
     return Revival(jnp.copy(parameters_P), jnp.full(size, jnp.nan, dtype=jnp.float32))
 
 
 def remember_asked(revival: Revival, states_BD: Array, weights_B: Array) -> Revival:
-    """With states spread evenly over the broadcast's rows; those of weight 0 are not there."""
+    """Remember states that are spread evenly over the broadcast's rows of weight 1."""
     rows = weights_B.sum()
     numbers = jnp.floor(jnp.arange(STATES_OF_EACH) * rows / STATES_OF_EACH)
-    places = (jnp.cumsum(weights_B) <= numbers[:, None]).sum(axis=1)
-    asked = jnp.concatenate([revival.asked[STATES_OF_EACH:], states_BD[places]])
+    indices = (jnp.cumsum(weights_B) <= numbers[:, None]).sum(axis=1)
+    asked = jnp.concatenate([revival.asked[STATES_OF_EACH:], states_BD[indices]])
     return revival._replace(asked=asked)
 
 
 def revive(
     network: Network, parameters_P: Array, moments: Any, revival: Revival, tanh: Array
 ) -> tuple[Array, Any]:
-    """-> parameters, and optimisers' states, in which no unit is silent at all states asked.
+    """Reinitialise units that are silent at all remembered states.
 
-    A silent unit has its initial weights and bias back, or their negatives, if it would be silent
-    with those too. Nobody listens to it at first: its outgoing weights are 0, so that the values at
-    the states asked stay as they are. What optimisers know of these weights is forgotten.
+    A silent unit gets its initial weights and bias, or their negatives if it would be silent with
+    those too. Its outgoing weights become 0, so that the values at the remembered states do not
+    change. The optimisers' moments of these weights become 0. Return the parameters and moments.
     """
     layers, initial = network.unpack(parameters_P), network.unpack(revival.initial)
     changed = [(jnp.zeros(w.shape, bool), jnp.zeros(b.shape, bool)) for w, b in layers]

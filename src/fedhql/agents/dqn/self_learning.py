@@ -1,8 +1,8 @@
-"""How a single DQN agent gains experience: in a compiled twin, or in any Gymnasium environment.
+"""Self-learning of a single DQN agent: in a compiled twin, or in any Gymnasium environment.
 
-Both change a learner (with one lane in front) the same way; they differ in where the environment
-lives. A compiled phase is one call; in the other, acting is NumPy and only training is compiled,
-because a call into a compiled program costs more than a small network's forward pass.
+Both change a learner in the same way. With a twin, a whole phase is one compiled call. With a
+Gymnasium environment, acting uses NumPy and only training is compiled, because a call of a compiled
+program costs more than the forward pass of a small network.
 """
 
 import json
@@ -29,11 +29,11 @@ from fedhql.agents.dqn.optimisers import optimisers_of
 from fedhql.agents.dqn.population import Dqn, advance
 from fedhql.environments.replayable import ReplayableEnvironment
 
-_ACTIONS = 100  # a stream apart from those that begin episodes, weights and projections
+_ACTIONS = 100  # a random stream of its own, apart from those in `draws`
 
 
 class SelfLearning(Protocol):
-    """An agent's experience, and what is needed to gain more of it."""
+    """An agent's experience and its environment."""
 
     env_steps: int
 
@@ -47,7 +47,7 @@ class SelfLearning(Protocol):
 
 
 class CompiledSelfLearning:
-    """In a population of one."""
+    """Self-learning in a compiled twin, as a population of one agent."""
 
     def __init__(self, dqn: Dqn, numbers: Numbers, experience: Experience) -> None:
         self._dqn = dqn
@@ -64,8 +64,7 @@ class CompiledSelfLearning:
                 self._dqn, lane, self._experience, self._numbers, self.env_steps, until
             )
             self.env_steps = until
-        after: Learner = jax.tree.map(lambda array: array[0], lane)
-        return after
+        return jax.tree.map(lambda array: array[0], lane)
 
     def save(self, directory: Path) -> None:
         save_experience(directory, self._experience)
@@ -79,7 +78,7 @@ class CompiledSelfLearning:
 
 
 class HostSelfLearning:
-    """In a Gymnasium environment, step by step."""
+    """Self-learning in a Gymnasium environment, step by step."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class HostSelfLearning:
         return int(((self._projection @ state > 0) * 2 ** np.arange(VISIT_CODE_BITS)).sum())
 
     def _batches(self) -> NDArray[np.float32]:
-        """(gradient steps, B, R)."""
+        """Draw a batch for each gradient step: (gradient steps, B, R)."""
         filled = min(self.env_steps, len(self._replay))
         shape = (self._config.gradient_steps, self._config.batch_size)
         return self._replay[self._rng.integers(filled, size=shape)]
@@ -202,7 +201,7 @@ def _with_lane(tree: Any) -> Any:
     return jax.tree.map(lambda array: array[None], tree)
 
 
-# Compiled once for each shape of program, however many agents have it.
+# At module level, so that agents of one shape share the compiled program.
 _begin: Callable[..., Learner] = jax.jit(begin_self_learning)
 _follow: Callable[..., Learner] = jax.jit(partial(follow, 1))
 
@@ -216,7 +215,7 @@ def _train(
     optimizer: Any,
     batches: jax.Array,
 ) -> tuple[jax.Array, Any, jax.Array]:
-    """Train on each batch. Take and return only what changes: each array of a call has a cost."""
+    """Train on each batch. Only arrays that are needed go in and out: each one has a cost."""
     optimiser, _ = optimisers_of(config)
 
     def step(state: tuple[jax.Array, Any], rows_BR: jax.Array) -> tuple[Any, jax.Array]:
