@@ -55,12 +55,12 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
         (
             ["cartpole-n5", "--arm", "both"],
-            "--arm both: 'both' is no change of the federation; allowed: independent, fedhql, or ",
+            "--arm both: 'both' is not KEY=VALUE with a known key; allowed: independent, fedhql",
         ),
         (["cartpole-n5", "--attackers", "2"], "attack.attackers is 2: needs attack.name; allowed"),
         (
             ["cartpole-n5", "--attack", "nan"],
-            "attackers is 0, of attack.name = 'nan'; allowed: 1 to",
+            "attackers is 0 with attack.name = 'nan'; allowed: 1 to",
         ),
         (["cartpole-n5", "--attackers", "1", "--attack", "lie"], "attack.name: 'lie' is wrong"),
         (

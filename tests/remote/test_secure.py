@@ -353,8 +353,8 @@ def test_a_member_is_disconnected_before_its_certificate_expires(
     ("service", "message"),
     [
         ({"quorum": 2}, r"service.quorum is 2; allowed with .*secure_aggregation: at least 3"),
-        ({"evaluate_every_rounds": 1}, r"evaluate_every_rounds is 1; allowed .*: 0, for a server"),
-        ({"value_bound": 5}, r"value_bound is 5, of no use .* set federation.secure_value_bound"),
+        ({"evaluate_every_rounds": 1}, r"evaluate_every_rounds is 1; allowed .*: 0, because"),
+        ({"value_bound": 5}, r"value_bound is 5, which has no effect .* set federation.secure_v"),
         ({"members": []}, r"secure_aggregation with 0 service.members; allowed: 3 to"),
     ],
 )

@@ -30,7 +30,7 @@ THREE = read_settings(TEXT + "[[agents]]\n" * 2)
 
 
 @pytest.mark.parametrize("arm", ["independent", "fedhql"])
-def test_the_settings_own_arms_change_nothing(arm: str) -> None:
+def test_independent_and_fedhql_change_no_setting(arm: str) -> None:
     assert settings_of_arm(SETTINGS, arm) == SETTINGS
     assert require_arm(SETTINGS, arm) == arm
 
@@ -50,7 +50,7 @@ def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
     assert (median.rule, median.bound, median.confidence) == ("median-mad", None, None)
 
 
-def test_an_arm_may_be_attacked() -> None:
+def test_an_arm_can_add_an_attack() -> None:
     changed = settings_of_arm(THREE, "attack=nan,attackers=2")
     assert (changed.attack.name, changed.attack.attackers) == ("nan", 2)
     assert changed.model_copy(update={"attack": THREE.attack}) == THREE
@@ -64,7 +64,7 @@ def test_an_arm_may_be_attacked() -> None:
 
 
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
-    """There every default is written out, and so was given."""
+    """A run's settings.toml holds every default, so each setting counts as given."""
     for settings, arm in [
         (SETTINGS, "exploration=3"),
         (BERNSTEIN, "confidence=2"),
@@ -75,7 +75,7 @@ def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
         assert settings_of_arm(again, arm) == settings_of_arm(settings, arm)
 
 
-def test_an_arm_is_called_by_the_name_its_files_have() -> None:
+def test_an_arms_name_is_spelled_as_in_file_names() -> None:
     assert require_arm(SETTINGS, " exploration = 3 ,learning_rate= 0.1") == (
         "exploration=3,learning_rate=0.1"
     )
@@ -87,14 +87,14 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (
             SETTINGS,
             "fedhq",
-            r"--arm fedhq: 'fedhq' is no change .*KEY=VALUE.*rule, exploration, bound",
+            r"--arm fedhq: 'fedhq' is not KEY=VALUE with .*KEY=VALUE.*rule, exploration, bound",
         ),
-        (SETTINGS, "", r"'' is no change"),
-        (SETTINGS, "explorration=3", r"'explorration' is no change"),
-        (SETTINGS, "exploration=", r"'exploration' is no change"),
-        (SETTINGS, "exploration", r"'exploration' is no change"),
-        (SETTINGS, "exploration=3,,", r"'' is no change"),
-        (SETTINGS, "exploration=3,exploration=4", r"every key once"),
+        (SETTINGS, "", r"'' is not KEY=VALUE"),
+        (SETTINGS, "explorration=3", r"'explorration' is not KEY=VALUE"),
+        (SETTINGS, "exploration=", r"'exploration' is not KEY=VALUE"),
+        (SETTINGS, "exploration", r"'exploration' is not KEY=VALUE"),
+        (SETTINGS, "exploration=3,,", r"'' is not KEY=VALUE"),
+        (SETTINGS, "exploration=3,exploration=4", r"a key is given twice"),
         (SETTINGS, "rule=bernstein", r"federation.rule = 'bernstein' needs federation.bound > 0"),
         (SETTINGS, "rule=mode", r"--arm rule=mode: rule: 'mode' is wrong; allowed: 'mean-std'"),
         (SETTINGS, "exploration=-1", r"--arm exploration=-1: exploration: .*a number >= 0"),
@@ -105,12 +105,12 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
         (BERNSTEIN, "bound=0", r"bound"),
         (SETTINGS, "broadcast=all", r"broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'"),
-        (SETTINGS, "secure_aggregation=1", r"'secure_aggregation' is no change"),
+        (SETTINGS, "secure_aggregation=1", r"'secure_aggregation' is not KEY=VALUE"),
         (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
         (
             THREE,
             "attack=noise",
-            r"attack.attackers is 0, of attack.name = 'noise'; allowed: 1 to 1 of 3",
+            r"attack.attackers is 0 with attack.name = 'noise'; allowed: 1 to 1 of 3",
         ),
         (THREE, "attackers=1", r"attack.attackers is 1: needs attack.name; allowed: nan, huge"),
         (THREE, "attack=nan,attackers=3", r"attackers is 3.*allowed: 1 to 2 of 3 agents"),
@@ -124,13 +124,15 @@ def test_an_arm_is_called_by_the_name_its_files_have() -> None:
         (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
 )
-def test_what_is_no_arm(settings: ExperimentSettings, arm: str, message: str) -> None:
+def test_a_wrong_arm_is_refused_in_one_line(
+    settings: ExperimentSettings, arm: str, message: str
+) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         require_arm(settings, arm)
     assert "\n" not in str(caught.value)
 
 
-def test_the_order_of_arms_is_by_their_values() -> None:
+def test_arms_are_sorted_by_their_values() -> None:
     arms = ["rule=median-mad", "exploration=10", "learning_rate=0.1", "fedhql", "exploration=3"]
     arms += ["independent", "rule=bellman-weighted"]
     assert sorted(arms, key=order) == [
@@ -144,8 +146,8 @@ def test_the_order_of_arms_is_by_their_values() -> None:
     ]
 
 
-def test_words_have_an_order_too() -> None:
-    """Also the attack that is called as what no number is."""
+def test_values_that_are_words_are_sorted_too() -> None:
+    """The attack named nan must be sorted as a word."""
     attacks = ["noise", "nan", "huge"]
     arms = [f"attack={attack},attackers={k}" for attack in attacks for k in (10, 2)]
     assert sorted([*arms, "exploration=3", "fedhql"], key=order) == [
@@ -170,17 +172,17 @@ def test_words_have_an_order_too() -> None:
         ("learning_rate=0.1,horizon_steps=4", "α = 0.1, horizon_steps = 4"),
     ],
 )
-def test_what_people_read(arm: str, shown: str) -> None:
+def test_an_arms_label_is_what_people_read(arm: str, shown: str) -> None:
     assert label(arm) == shown
 
 
-def test_all_but_one_federate() -> None:
+def test_every_arm_but_independent_federates() -> None:
     assert federates("fedhql")
     assert federates("exploration=0")
     assert not federates("independent")
 
 
-def test_one_number_has_one_name() -> None:
+def test_equal_numbers_give_the_same_name() -> None:
     assert require_arm(SETTINGS, "exploration=3.0") == "exploration=3"
     assert require_arm(SETTINGS, "learning_rate=.1, exploration=2.5") == (
         "exploration=2.5,learning_rate=0.1"

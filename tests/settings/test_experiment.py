@@ -22,7 +22,7 @@ anything = [1, 2]
 """
 
 
-def test_defaults_are_the_papers() -> None:
+def test_defaults_are_the_values_of_the_paper() -> None:
     federation = read_settings(SMALL).federation
     assert (federation.exploration, federation.learning_rate) == (1.0, 0.05)
     assert (federation.horizon_steps, federation.query_batch) == (16, 128)
@@ -30,14 +30,14 @@ def test_defaults_are_the_papers() -> None:
     assert read_settings(SMALL).evaluation.episodes == 10
 
 
-def test_agents_defaults_are_filled_in_and_a_users_settings_left_alone() -> None:
+def test_only_known_kinds_of_agents_get_defaults() -> None:
     ours, theirs = read_settings(SMALL).agents
     assert ours.options["batch_size"] == 32
     assert ours.options["improvement_steps"] == 64
     assert theirs.options == {"anything": [1, 2]}
 
 
-def test_resolved_settings_read_back_as_themselves() -> None:
+def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
     for text in (SMALL, *map(preset_text, preset_names())):
         settings = read_settings(text)
         assert read_settings(settings.as_toml()) == settings
@@ -90,7 +90,7 @@ def test_resolved_settings_read_back_as_themselves() -> None:
         ("nonsense", r"write section.key=value"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(override: str, message: str) -> None:
+def test_an_error_names_the_wrong_key_and_what_is_allowed(override: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         read_settings(SMALL, [override])
     assert "\n" not in str(caught.value)
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_named_with_what_is_allowed(override: str, message: str
         ("[[agents]]\nhidden = [8]", "environment: missing; allowed: a table; budget: missing"),
     ],
 )
-def test_broken_files(text: str, message: str) -> None:
+def test_a_broken_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(text)
 
@@ -145,7 +145,9 @@ OF_FIVE = r"; allowed: 1 to 2 of 5 agents, or a share from 1/5 to below 0.5"
         ),
     ],
 )
-def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], message: str) -> None:
+def test_a_contradiction_between_rule_and_numbers_is_refused(
+    overrides: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         read_settings(preset_text("cartpole-n5"), overrides)
     assert "\n" not in str(caught.value)
@@ -155,30 +157,33 @@ def test_a_rule_and_numbers_that_are_not_its_own(overrides: tuple[str, ...], mes
     ("overrides", "message"),
     [
         (("attack.attackers=2",), r"attack.attackers is 2: needs attack.name; allowed: nan, huge"),
-        (("attack.name=noise",), r"attack.attackers is 0, of .* 'noise'; allowed: 1 to 3 of 5"),
-        (("attack.name=nan", "attack.attackers=5"), r"attackers is 5, .*; allowed: 1 to 4 of 5"),
-        ((SECURE, "attack.name=nan", "attack.attackers=1"), r"attacks are on plain answers"),
+        (("attack.name=noise",), r"attack.attackers is 0 with .* 'noise'; allowed: 1 to 3 of 5"),
+        (
+            ("attack.name=nan", "attack.attackers=5"),
+            r"attackers is 5 .*; allowed: 1 to 4 of 5",
+        ),
+        ((SECURE, "attack.name=nan", "attack.attackers=1"), r"attackers is 1; allowed with .*: 0"),
         (("attack.attackers=-1",), r"attack.attackers: -1 is wrong; allowed: a whole number >= 0"),
         (("attack.name=lie",), r"attack.name: 'lie' is wrong; allowed: 'nan', 'huge', 'sign-flip'"),
         (("attack.kind=nan",), r"attack.kind: unknown key; .*allowed: name, attackers"),
     ],
 )
-def test_attacks_that_cannot_be(overrides: tuple[str, ...], message: str) -> None:
+def test_an_impossible_attack_is_refused(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         read_settings(preset_text("cartpole-n5"), overrides)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_can_be_chosen_and_reads_back_as_itself(name: str) -> None:
-    """Also nan, which TOML would take for a number."""
+def test_every_attack_reads_back_as_the_same_settings(name: str) -> None:
+    """TOML would read a bare nan as a number."""
     overrides = [f"attack.name={name}", "attack.attackers=2"]
     settings = read_settings(preset_text("cartpole-n5"), overrides)
     assert settings.attack.name == name
     assert read_settings(settings.as_toml()) == settings
 
 
-def test_a_served_federation_has_no_attackers_of_its_own() -> None:
+def test_a_federation_service_has_no_attack_section() -> None:
     text, _, _ = SMALL.partition("[[agents]]")
     assert read_served_settings(text)
     with pytest.raises(SettingsError, match=r"^attack: unknown key; allowed: environment"):
@@ -199,7 +204,7 @@ def test_secure_aggregation_needs_three_agents() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("trim", [2, 0.2])
-def test_every_rule_can_be_chosen_and_reads_back_as_itself(rule: str, trim: float) -> None:
+def test_every_rule_reads_back_as_the_same_settings(rule: str, trim: float) -> None:
     numbers = {"exploration": 3, "bound": 5, "confidence": 1, "trim": trim}
     own = [f"federation.{key}={numbers[key]}" for key in RULES[rule].numbers]
     settings = read_settings(
@@ -210,7 +215,7 @@ def test_every_rule_can_be_chosen_and_reads_back_as_itself(rule: str, trim: floa
     assert read_settings(settings.as_toml()) == settings
 
 
-def test_overrides_reach_one_agent_or_all() -> None:
+def test_an_override_changes_one_agent_or_all() -> None:
     settings = read_settings(
         preset_text("cartpole-n5"),
         ["agents.learning_starts=7", "agents.2.hidden=[3]", "federation.exploration=3"],
@@ -254,7 +259,7 @@ N10 = [
 
 @pytest.mark.parametrize("task", ["cartpole", "lunarlander"])
 @pytest.mark.parametrize("agents", [5, 10])
-def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
+def test_presets_hold_the_tables_of_the_paper(task: str, agents: int) -> None:
     settings = read_settings(preset_text(f"{task}-n{agents}"))
     table = [
         tuple(
@@ -296,8 +301,8 @@ def test_presets_hold_the_papers_tables(task: str, agents: int) -> None:
 
 @pytest.mark.parametrize("task", ["cartpole", "lunarlander"])
 @pytest.mark.parametrize("agents", [5, 10])
-def test_past_the_paper_is_one_set_of_choices(task: str, agents: int) -> None:
-    """The same agents and budget, and as many server steps for an env step of theirs."""
+def test_every_plus_preset_makes_the_same_choices(task: str, agents: int) -> None:
+    """Agents, budget and the ratio of server steps to agents' steps are those of the paper."""
     paper = read_settings(preset_text(f"{task}-n{agents}"))
     plus = read_settings(preset_text(f"{task}-n{agents}-plus"))
     differ = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]

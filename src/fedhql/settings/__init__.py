@@ -1,1 +1,1 @@
-"""The experiment file: its sections, overrides, arms, presets, and errors in one line each."""
+"""Read an experiment file: its sections, overrides, arms and presets. An error is one line."""

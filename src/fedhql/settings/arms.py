@@ -1,4 +1,4 @@
-"""What an arm's name means for an experiment."""
+"""Apply an arm's name to the settings of an experiment."""
 
 from typing import Any, TypeVar
 
@@ -13,38 +13,42 @@ from fedhql.settings.sections import ExperimentSettings, FederationSettings
 from fedhql.storage.arm_names import ATTACK, FEDHQL, INDEPENDENT, changes
 
 KEYS = tuple(key for key in FederationSettings.model_fields if not key.startswith("secure_"))
-LIES = dict(zip(ATTACK, ("name", "attackers"), strict=True))  # an arm's key -> the setting
+# The key in an arm's name -> the key in [attack].
+ATTACK_KEYS = dict(zip(ATTACK, ("name", "attackers"), strict=True))
 Section = TypeVar("Section", bound=BaseModel)
 
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:
-    """The name as its files have it, or an error that says what is allowed."""
+    """Return the arm's name as file names spell it. Raise SettingsError if it is not an arm."""
     of_arm, changed = settings_of_arm(settings, arm), changes(arm)
     values = {key: getattr(of_arm.federation, key) for key in KEYS}
-    values |= {key: getattr(of_arm.attack, name) for key, name in LIES.items()}
+    values |= {key: getattr(of_arm.attack, name) for key, name in ATTACK_KEYS.items()}
     named = (f"{key}={_text(value)}" for key, value in values.items() if key in changed)
     return ",".join(named) or arm
 
 
 def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSettings:
-    """The experiment with what this arm changes of its federation, or of the attack on it."""
+    """Return the settings with the changes that the arm makes to [federation] and [attack].
+
+    Raise SettingsError, which says what is allowed, if `arm` is not an arm.
+    """
     if arm in (INDEPENDENT, FEDHQL):
         return settings
-    changed, keys = changes(arm), (*KEYS, *LIES)
+    changed, keys = changes(arm), (*KEYS, *ATTACK_KEYS)
     if unknown := [key for key, value in changed.items() if key not in keys or not value]:
         raise SettingsError(
-            f"--arm {arm}: {unknown[0]!r} is no change of the federation; allowed: {INDEPENDENT}, "
-            f"{FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(keys)}"
+            f"--arm {arm}: {unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
+            f"{INDEPENDENT}, {FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(keys)}"
         )
     if len(changed) < arm.count(",") + 1:
-        raise SettingsError(f"--arm {arm}: every key once")
+        raise SettingsError(f"--arm {arm}: a key is given twice; allowed: each key once")
     federation = {key: value for key, value in changed.items() if key in KEYS}
-    lies = {name: changed[key] for key, name in LIES.items() if key in changed}
+    attack = {name: changed[key] for key, name in ATTACK_KEYS.items() if key in changed}
     try:
         of_arm = settings.model_copy(
             update={
                 "federation": _changed(_for_rule(settings.federation, changed), federation),
-                "attack": _changed(settings.attack, lies, "attack."),
+                "attack": _changed(settings.attack, attack, "attack."),
             }
         )
     except SettingsError as error:
@@ -55,9 +59,9 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
 
 
 def _for_rule(federation: FederationSettings, changed: dict[str, str]) -> FederationSettings:
-    """Without the numbers of its own rule that are not for the one it changes to."""
+    """Return the federation without the numbers that the arm's rule does not take."""
     rule = changed.get("rule", "")
-    if rule not in RULES and not is_plugin(rule):  # unchanged, or wrong, which validation says
+    if rule not in RULES and not is_plugin(rule):  # not changed, or wrong: validation reports it
         return federation
     own = rule_spec(rule).numbers
     foreign = {key for spec in RULES.values() for key in spec.numbers} - {*own}
@@ -66,7 +70,7 @@ def _for_rule(federation: FederationSettings, changed: dict[str, str]) -> Federa
 
 
 def _changed(section: Section, changes: dict[str, str], prefix: str = "") -> Section:
-    """The section with these values, as text; in an error `prefix` stands before their names."""
+    """Return the section with these values, given as text. `prefix` precedes keys in errors."""
     model = type(section)
     try:
         return model.model_validate(section.model_dump(exclude_unset=True) | changes)
@@ -75,7 +79,7 @@ def _changed(section: Section, changes: dict[str, str], prefix: str = "") -> Sec
 
 
 def _text(value: Any) -> str:
-    """One name for one number: 3 and 3.0 are the same arm."""
+    """Return one spelling for each number: 3 and 3.0 are the same arm."""
     if isinstance(value, str):
         return value
     return str(int(value)) if value == int(value) else repr(value)

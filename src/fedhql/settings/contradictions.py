@@ -1,4 +1,4 @@
-"""Settings of a federation that do not go together, each in one line."""
+"""Find settings of a federation that contradict each other. A check returns one line or None."""
 
 from fedhql.federation import ATTACKS, RULES, rule_spec
 from fedhql.secure.fixed_point import wrong_size
@@ -6,7 +6,7 @@ from fedhql.settings.sections import AttackSettings, ExperimentSettings, Federat
 
 
 def contradiction(federation: FederationSettings) -> str | None:
-    """Numbers that the rule lacks, or has no use for; sums that are not enough for it."""
+    """Check that the rule has the numbers it takes, and that it works with secure aggregation."""
     rule, spec = federation.rule, rule_spec(federation.rule)
     if federation.secure_aggregation and spec.from_sums is None:
         from_sums = (name for name, each in RULES.items() if each.from_sums is not None)
@@ -18,7 +18,7 @@ def contradiction(federation: FederationSettings) -> str | None:
         value = getattr(federation, key)
         if key in spec.numbers and value is None:
             return f"federation.rule = {rule!r} needs federation.{key} > 0"
-        # A run's settings have defaults written out, so a default contradicts nothing.
+        # A run's settings.toml holds every default, so a default is no contradiction.
         if key not in spec.numbers and value != type(federation).model_fields[key].default:
             others = ", ".join(repr(name) for name, each in RULES.items() if key in each.numbers)
             no_lambda = f"; {rule!r} has no λ" if key == "exploration" else f", not {rule!r}"
@@ -27,10 +27,13 @@ def contradiction(federation: FederationSettings) -> str | None:
 
 
 def wrong_for(settings: ExperimentSettings) -> str | None:
-    """What contradicts the number of agents, or the attack on them."""
+    """Check the federation against the number of agents and the attack on them."""
     federation, agents = settings.federation, len(settings.agents)
-    if federation.secure_aggregation and settings.attack.attackers:
-        return "attack.attackers with federation.secure_aggregation: attacks are on plain answers"
+    if federation.secure_aggregation and (attackers := settings.attack.attackers):
+        secure = "with federation.secure_aggregation"
+        return (
+            f"attack.attackers is {attackers}; allowed {secure}: 0 (attacks change plain answers)"
+        )
     return (
         wrong_trim(federation, agents)
         or wrong_secure(federation, agents)
@@ -39,7 +42,7 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
 
 
 def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
-    """A name and a number belong together, and somebody must be honest."""
+    """Check that the attack has a name and a number, and leaves enough honest agents."""
     if attack.attackers and attack.name is None:
         allowed = ", ".join(ATTACKS)
         return f"attack.attackers is {attack.attackers}: needs attack.name; allowed: {allowed}"
@@ -49,14 +52,14 @@ def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
     if not 1 <= attack.attackers <= most:
         allowed = f"1 to {most} of {agents} agents" if most > 0 else f"none of {agents} agents"
         return (
-            f"attack.attackers is {attack.attackers}, of attack.name = {attack.name!r}; allowed: "
+            f"attack.attackers is {attack.attackers} with attack.name = {attack.name!r}; allowed: "
             f"{allowed}"
         )
     return None
 
 
 def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
-    """It must cut somebody and leave somebody, of so many."""
+    """Check that the trim cuts at least one agent at each end and leaves at least one."""
     trim, most = federation.trim, (agents - 1) // 2
     if trim is None:
         return None
@@ -68,7 +71,7 @@ def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents
 
 
 def wrong_secure(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
-    """Why so many cannot have secure aggregation, if they should."""
+    """Check that this number of agents can use secure aggregation, if it is on."""
     if federation.secure_aggregation:
         return wrong_size(agents, federation.secure_value_bound, whose)
     default = type(federation).model_fields["secure_value_bound"].default

@@ -1,4 +1,4 @@
-"""An experiment file: read, checked and compared."""
+"""Read, check and compare experiment files."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,10 @@ def read_file(
 
 
 def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSettings:
-    """Run every DQN agent as ours (dqn) or as stable-baselines3's (sb3), with the same settings."""
+    """Return the settings with every DQN agent as ours (dqn) or as stable-baselines3's (sb3).
+
+    Raise SettingsError if an agent has a setting that the other backbone lacks.
+    """
     if backbone not in BACKBONES:
         raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(BACKBONES)}")
     kind, agents = BACKBONES[backbone], []
@@ -80,18 +83,18 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
 
 
 def differing_keys(ours: TaskSettings, theirs: TaskSettings) -> list[str]:
-    """Which settings differ, as dotted keys with both values; but for where agents run."""
-    place: Any = {"agents": {"__all__": {"resources"}}}
-    a, b = _flat(ours.model_dump(exclude=place)), _flat(theirs.model_dump(exclude=place))
+    """Return the settings that differ, as dotted keys with both values. Ignore resources."""
+    resources: Any = {"agents": {"__all__": {"resources"}}}
+    a, b = (_flat(each.model_dump(exclude=resources)) for each in (ours, theirs))
     return [
         f"{key} is {a.get(key)!r} here and {b.get(key)!r} there"
         for key in dict.fromkeys([*a, *b])
-        if repr(a.get(key)) != repr(b.get(key))  # a user's NaN equals itself here
+        if repr(a.get(key)) != repr(b.get(key))  # as text, a NaN equals itself
     ]
 
 
 def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
-    """The agent with its kind's defaults filled in, or an error that names the key."""
+    """Return the agent with its kind's defaults. Raise SettingsError, which names a wrong key."""
     try:
         kind = find_kind(agent.kind)
     except SettingsError as error:

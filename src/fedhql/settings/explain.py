@@ -1,4 +1,4 @@
-"""Turns a validation error into one line: which key, what was wrong, what is allowed."""
+"""Turn a validation error into one line: which key, what was wrong, what is allowed."""
 
 from difflib import get_close_matches
 from types import NoneType, UnionType
@@ -12,19 +12,19 @@ NOUNS = {float: "a number", int: "a whole number", str: "a string", bool: "true 
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """`prefix` stands before every key; places in lists count from 1."""
+    """Return the error as one line. `prefix` precedes every key; list items count from 1."""
     return "; ".join(_line(problem, model, prefix) for problem in error.errors())
 
 
 def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
     location: tuple[str | int, ...] = problem["loc"]
     key = prefix + ".".join(str(part + 1 if isinstance(part, int) else part) for part in location)
-    if problem["type"] == "value_error":  # of a check of our own, which says it all
+    if problem["type"] == "value_error":  # our own validator wrote the whole message
         return f"{key}: {problem['ctx']['error']}"
     *sections, name = [part for part in location if isinstance(part, str)]
     for section in sections:
         field = model.model_fields[section]
-        if (inside := _model_inside(field)) is None:  # a table with keys of the user's own
+        if (inside := _model_inside(field)) is None:  # a table whose keys the user chooses
             return f"{key}: {problem['input']!r} is wrong; allowed: {_allowed(field)}"
         model = inside
     known = model.model_fields
@@ -37,18 +37,18 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
 
 
 def _model_inside(field: FieldInfo) -> type[BaseModel] | None:
-    """The section's class, whether there is one of it or a list."""
+    """Return the class of a section, or of the sections in a list; None for a plain value."""
     annotations = (field.annotation, *get_args(field.annotation))
     models = (a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel))
     return next(models, None)
 
 
 def _allowed(field: FieldInfo) -> str:
-    """A field's type and range in words."""
+    """Return a field's type and range in words."""
     if field.description:
         return field.description
     annotation, metadata = field.annotation, field.metadata
-    if get_origin(annotation) in (Union, UnionType):  # something or nothing
+    if get_origin(annotation) in (Union, UnionType):  # an optional value
         annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
     if get_origin(annotation) is Literal:
         return ", ".join(repr(choice) for choice in get_args(annotation))

@@ -1,4 +1,4 @@
-"""Settings changed on the command line: `section.key=value` on top of a file."""
+"""Apply `section.key=value` overrides from the command line to the content of a file."""
 
 import tomllib
 from collections.abc import Sequence
@@ -8,7 +8,10 @@ from fedhql.errors import SettingsError
 
 
 def apply_override(content: dict[str, Any], override: str) -> None:
-    """`federation.exploration=3`; `agents.3.hidden=[8]` for agent3, `agents.hidden=[8]` for all."""
+    """Set one value in `content`, such as `federation.exploration=3`.
+
+    `agents.3.hidden=[8]` sets a value of agent3, and `agents.hidden=[8]` of every agent.
+    """
     key, equals, text = override.partition("=")
     path = key.strip().split(".")
     if not equals or len(path) < 2:
@@ -42,4 +45,4 @@ def toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text  # a bare word is a string, as on any command line
+        return text  # a bare word is a string

@@ -1,4 +1,4 @@
-"""The sections of an experiment file: one frozen class each, every range checked."""
+"""The sections of an experiment file. Each is a frozen class that checks its ranges."""
 
 from typing import Annotated, Any, Literal
 
@@ -54,47 +54,49 @@ def _known_attack(name: str) -> str:
 
 
 class EnvironmentSettings(_Section):
-    """The MDP every agent and the server have a copy of."""
+    """The environment. Every agent and the server step copies of their own."""
 
     id: str = Field(description="a Gymnasium id such as 'CartPole-v1'")
     discount: float = Field(0.99, gt=0, le=1)
-    """γ"""
+    """γ, the discount."""
     options: dict[str, Any] = {}
-    """Keywords for gymnasium.make."""
+    """Keyword arguments for gymnasium.make."""
     implementation: Annotated[str, AfterValidator(_known_implementation)] = AUTO
-    """What steps it: "auto" takes our twin where there is one, "gymnasium" never does, and
-    "package.module:factory" takes your own twin, which has to be the same MDP as `id`."""
+    """What steps the environment. "auto" uses our twin if there is one; "gymnasium" never does.
+    "package.module:factory" uses your own twin, which must be the same MDP as `id`."""
 
 
 class FederationSettings(_Section):
-    """Algorithm 1.a. Nothing here concerns how an agent learns."""
+    """The server's side of the federation, Algorithm 1.a."""
 
     rule: Annotated[str, AfterValidator(_known_rule)] = "mean-std"
-    """The centre and the spread of all agents' values, and how actions are scored from them."""
+    """How the centre and the spread of all agents' values are computed, and actions scored."""
     exploration: float = Field(1.0, ge=0)
-    """λ, of all rules but bernstein"""
+    """λ, for every rule except bernstein."""
     bound: float | None = Field(None, gt=0)
-    """b of bernstein: values lie in [0, b]"""
+    """b, for bernstein: values lie in [0, b]."""
     confidence: float | None = Field(None, gt=0)
-    """c of bernstein: covered with probability 1 - 3 exp(-c)"""
+    """c, for bernstein: its bound holds with probability 1 - 3 exp(-c)."""
     trim: float | None = Field(None, gt=0)
-    """Of trimmed: how many agents each end loses; below 0.5, which share of them."""
+    """For trimmed: the number of agents cut at each end; below 0.5, the share of agents."""
     broadcast: Literal["chosen", "all-actions"] = "chosen"
-    """Targets for the chosen action of each state, or for all: the centre, where not chosen."""
+    """Send targets for the chosen action of each state, or for all actions.
+
+    The target of an action that was not chosen is the centre of the agents' values."""
     learning_rate: float = Field(0.05, gt=0, le=1)
-    """α_s, of FedTD"""
+    """α_s, the learning rate of FedTD."""
     horizon_steps: PositiveInt = 16
-    """H_fed"""
+    """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
-    """B, the server's parallel environments"""
+    """B, the number of the server's parallel environments."""
     self_learning_env_steps: PositiveInt = 5_000
-    """K, between two federation rounds"""
+    """K, an agent's env steps between two federation rounds."""
     server_environments: Literal["reset", "carry-over"] = "reset"
-    """At a round's start: all begin anew, or only those whose episode had ended."""
+    """At the start of a round, reset all environments, or only those whose episode has ended."""
     secure_aggregation: bool = False
-    """The server sees sums over agents, and no agent's own values."""
+    """Let the server see only sums over agents."""
     secure_value_bound: float = Field(1e6, gt=0, le=1e30)
-    """Of secure_aggregation: no agent answers with a larger value. The smaller, the finer sums."""
+    """For secure_aggregation: the largest value of an answer. A smaller bound gives finer sums."""
 
     @property
     def carry_over(self) -> bool:
@@ -106,28 +108,28 @@ class FederationSettings(_Section):
 
 
 class BudgetSettings(_Section):
-    """Interactions an agent may consume: its own and its share of the server's."""
+    """The env steps that an agent may consume: its own and its share of the server's."""
 
     env_steps_per_agent: PositiveInt
 
 
 class EvaluationSettings(_Section):
-    """Greedy episodes after each self-learning phase, outside the budget."""
+    """Greedy episodes after each self-learning phase. They are outside the budget."""
 
     episodes: PositiveInt = 10
     best_episodes: NonNegativeInt = 100
-    """At the end, for the best state of each agent: a maximum of noisy means flatters."""
+    """Fresh episodes at the end for each agent's best state, whose best mean is too optimistic."""
     episode_step_limit: PositiveInt = 10_000
-    """For environments with no limit of their own, where a greedy policy may go on for ever."""
+    """The limit for environments that have none, where a greedy episode may never end."""
 
 
 class AgentSettings(BaseModel):
-    """One agent: its kind, and whatever else its kind understands."""
+    """One agent: its kind, and the settings of that kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
     resources: Resources | None = None
-    """For --engine ray: cpus, gpus, custom; other engines have none to give."""
+    """For agents that are actors on Ray: cpus, gpus, custom. Other executors ignore it."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -135,22 +137,22 @@ class AgentSettings(BaseModel):
 
 
 class AttackSettings(_Section):
-    """Agents that lie to the server, to see what its rule withstands; for experiments only."""
+    """Agents that lie to the server, to test its rule. For experiments only."""
 
     name: Annotated[str, AfterValidator(_known_attack)] | None = None
-    """What they answer."""
+    """The attack, which decides what the attackers answer."""
     attackers: NonNegativeInt = 0
-    """How many: the last of the agents. They learn and are evaluated like the others."""
+    """The number of attackers, the last agents. They learn and are evaluated like the others."""
 
     @field_validator("name", mode="before")
     @classmethod
     def _word(cls, name: Any) -> Any:
-        """TOML takes a bare nan for a number."""
+        """Return "nan" as a word: TOML reads a bare nan as a number."""
         return "nan" if isinstance(name, float) and name != name else name
 
 
 class TaskSettings(_Section):
-    """What is learned and how it is federated, whoever the agents are."""
+    """The sections that do not depend on the agents."""
 
     environment: EnvironmentSettings
     federation: FederationSettings = FederationSettings()
@@ -158,12 +160,12 @@ class TaskSettings(_Section):
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def as_toml(self) -> str:
-        """With every default written out; reads back as the same settings."""
+        """Return the settings as TOML with every default. They read back as the same settings."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
 class ExperimentSettings(TaskSettings):
-    """A whole experiment."""
+    """A whole experiment: the task, its agents and an attack."""
 
     attack: AttackSettings = AttackSettings()
     agents: tuple[AgentSettings, ...] = ()

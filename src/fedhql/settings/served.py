@@ -1,4 +1,4 @@
-"""The file of a federation that is served over the network: what it may say."""
+"""The settings file of a federation service."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ from fedhql.settings.sections import TaskSettings
 
 
 class ServedSettings(TaskSettings):
-    """A federation whose agents are their owners'."""
+    """The settings of a federation whose members run their own agents."""
 
     service: ServiceSettings = ServiceSettings()
     seed: NonNegativeInt = 0
-    """Of the server's and the evaluation's episodes."""
+    """The seed of the server's and the evaluation's episodes."""
 
     @property
     def secure_value_bound(self) -> float | None:
-        """None without secure aggregation."""
+        """Return the bound on values; None without secure aggregation."""
         federation = self.federation
         return federation.secure_value_bound if federation.secure_aggregation else None
 
@@ -42,25 +42,25 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
             f"{len(service.members)}"
         )
     if len(set(service.members)) < len(service.members):
-        raise SettingsError("service.members: a name is there twice")
+        raise SettingsError("service.members: a name is listed twice; allowed: each name once")
     N = len(service.members)
-    if wrong := _not_secure(settings) or wrong_secure(settings.federation, N, "service.members"):
+    if wrong := _secure_limit(settings) or wrong_secure(settings.federation, N, "service.members"):
         raise SettingsError(wrong)
     return settings
 
 
-def _not_secure(settings: ServedSettings) -> str | None:
-    """What a server would learn, or could not do, in spite of secure aggregation."""
+def _secure_limit(settings: ServedSettings) -> str | None:
+    """Return which setting of [service] secure aggregation does not allow, or None."""
     service, secure = settings.service, "with federation.secure_aggregation"
     if not settings.federation.secure_aggregation:
         return None
     if service.quorum < LEAST_MEMBERS:
         return f"service.quorum is {service.quorum}; allowed {secure}: at least {LEAST_MEMBERS}"
     if every := service.evaluate_every_rounds:
-        why = "for a server that evaluates a member sees its values"
+        why = "because evaluating a member shows its values to the server"
         return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
     bound, default = service.value_bound, type(service).model_fields["value_bound"].default
-    if bound != default:  # which is written out in a home, and contradicts nothing
-        instead = "leave it out, and set federation.secure_value_bound"
-        return f"service.value_bound is {bound:g}, of no use {secure}; {instead}"
+    if bound != default:  # a server's home holds the default, so it is allowed
+        instead = "leave it out and set federation.secure_value_bound"
+        return f"service.value_bound is {bound:g}, which has no effect {secure}; {instead}"
     return None

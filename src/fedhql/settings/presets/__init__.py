@@ -1,6 +1,6 @@
-"""Experiments that ship with fedhql: one TOML file each, its first line a description.
+"""Experiments that ship with fedhql: one TOML file each. Its first line is a description.
 
-With the suffix -plus they are the same agents and tasks with a federation past the paper's.
+A preset with the suffix -plus has the same agents and tasks, and a federation beyond the paper's.
 """
 
 import tomllib
@@ -49,7 +49,7 @@ def past_the_paper(text: str) -> str:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
         content["federation"][key] //= ROUND_FREQUENCY
-    return f"{description}, federated past the paper\n\n{tomli_w.dumps(content)}"
+    return f"{description}, with a federation beyond the paper's\n\n{tomli_w.dumps(content)}"
 
 
 def preset_description(name: str) -> str:
