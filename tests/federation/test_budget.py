@@ -19,7 +19,7 @@ def test_self_learning_is_cut_to_what_is_left() -> None:
 
 
 def test_a_budget_charges_each_agent_as_its_own_account() -> None:
-    """Agents in step share one budget; a member over the network has an account of its own."""
+    """Agents with equal steps share one budget; a network member has an account of its own."""
     budget = Budget(1_000, agents=3, own_env_steps=10).after_server_steps(7).after_server_steps(4)
     account = Account(10).charged(7, agents=3).charged(4, agents=3)
     assert budget.account == account

@@ -10,7 +10,7 @@ from fedhql.federation import InProcessCohort
 
 
 class Fixed:
-    """Answers the same values everywhere; remembers what it was told."""
+    """An agent that answers the same values everywhere and records its improvements."""
 
     def __init__(self, *values: float) -> None:
         self.values = values
@@ -40,33 +40,33 @@ def test_query_stacks_answers_in_cohort_order() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_bad_value_leaves_that_agent_out(bad: float) -> None:
+def test_an_agent_with_one_bad_value_is_left_out(bad: float) -> None:
     answers = InProcessCohort([Fixed(1, 2), Fixed(bad, 4)], 2).query(np.zeros((3, 4)))
     assert answers.q_NBA.shape == (1, 3, 2)
     assert answers.members == (0,)
     assert list(answers.refused) == [1]
 
 
-def test_wrong_shape_names_agent_expected_and_got() -> None:
+def test_a_wrong_shape_names_the_agent_and_both_shapes() -> None:
     cohort = InProcessCohort([Fixed(1, 2), Fixed(1, 2, 3)], 2)
     with pytest.raises(AgentRefused, match=r"agent2.*\(3, 2\).*\(3, 3\)"):
         cohort.query(np.zeros((3, 4)))
 
 
-def test_answers_that_are_no_numbers_are_refused() -> None:
+def test_answers_that_are_not_numbers_are_refused() -> None:
     agent = Fixed(1, 2)
     agent.q_values = lambda states: "no"  # type: ignore[method-assign]  # a misbehaving agent
     with pytest.raises(AgentRefused, match=r"agent1.*str"):
         InProcessCohort([agent], 2).query(np.zeros((3, 4)))
 
 
-def test_no_agent_can_reach_another_through_an_array() -> None:
+def test_no_agent_can_change_the_arrays_of_another() -> None:
     class Meddling(Fixed):
         memory = np.ones((3, 2), dtype=np.float32)
 
         def q_values(self, states: Any) -> Any:
             states += 100
-            return self.memory  # and changes it after it has answered:
+            return self.memory  # Watching changes it after this answer
 
         def improve(self, states: Any, actions: Any, targets: Any) -> None:
             states += 100
@@ -89,14 +89,14 @@ def test_no_agent_can_reach_another_through_an_array() -> None:
     np.testing.assert_array_equal(states, 0)
 
 
-def test_a_tensor_that_requires_grad_is_refused_by_name() -> None:
+def test_a_tensor_that_requires_grad_is_refused_with_the_agents_name() -> None:
     agent = Fixed(1, 2)
     agent.q_values = lambda states: torch.zeros(3, 2, requires_grad=True)  # type: ignore[method-assign]  # a misbehaving agent
     with pytest.raises(AgentRefused, match=r"agent1.*Tensor.*detach"):
         InProcessCohort([agent], 2).query(np.zeros((3, 4)))
 
 
-def test_query_each_asks_each_agent_about_its_own_and_nobody_about_nothing() -> None:
+def test_query_each_asks_each_agent_about_its_own_states_and_skips_empty_batches() -> None:
     asked: list[int] = []
 
     class Listening(Fixed):
@@ -111,7 +111,7 @@ def test_query_each_asks_each_agent_about_its_own_and_nobody_about_nothing() -> 
     assert asked == [2, 1]
 
 
-def test_what_is_no_agent_is_refused_with_what_it_lacks() -> None:
+def test_an_object_that_is_not_an_agent_is_refused_with_the_methods_it_lacks() -> None:
     not_an_agent: Any = object()
     with pytest.raises(AgentRefused, match=r"agent2.*lacks self_learn, q_values, improve"):
         InProcessCohort([Fixed(1, 2), not_an_agent], 2)
@@ -119,7 +119,7 @@ def test_what_is_no_agent_is_refused_with_what_it_lacks() -> None:
         InProcessCohort([], 2)
 
 
-def test_an_agents_own_exception_says_whose_it_is() -> None:
+def test_an_exception_inside_an_agent_names_the_agent() -> None:
     class Broken(Fixed):
         def self_learn(self, env_steps: int) -> None:
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""A cohort's moments give the scores that all its answers give."""
+"""A cohort's moments give the same scores as all its answers."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_moments_computed_by_hand() -> None:
 
 
 def test_a_small_spread_around_a_large_value_survives() -> None:
-    """A difference of sums of squares would lose it."""
+    """A difference of sums of squares would lose the spread."""
     q_NBA = (1e6 + np.random.default_rng(0).normal(size=(1000, 1, 1))).astype(np.float64)
     assert moments(q_NBA).variance().item() == pytest.approx(q_NBA.var(), rel=1e-9)
 

@@ -1,4 +1,4 @@
-"""Centres, spreads and weights: against loops written from their formulas, and by properties."""
+"""Centres, spreads and weights, compared with loops over their formulas and by properties."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ EVERY_POOL = pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 
 
 def by_loop(q: Any, one: Callable[[list[float]], float]) -> Any:
-    """`one` of the agents' values at each state and action."""
+    """Apply `one` to the agents' values at each state and action."""
     return np.array(
         [[one(q[:, b, a].tolist()) for a in range(q.shape[2])] for b in range(len(q[0]))]
     )
@@ -64,7 +64,7 @@ def std_of(values: list[float]) -> float:
     return math.sqrt(mean_of([(value - centre) ** 2 for value in values]))
 
 
-def test_by_hand() -> None:
+def test_pools_equal_hand_computed_numbers() -> None:
     q = np.array([1.0, 2.0, 3.0, 5.0, 100.0])[:, None, None]
     assert pooling.median(q) == 3
     assert pooling.mad(q) == pytest.approx(1.4826 * 2)  # distances 2, 1, 0, 2, 97
@@ -72,7 +72,7 @@ def test_by_hand() -> None:
     assert pooling.trimmed_mean(q, 0.2) == pytest.approx(10 / 3)
     assert pooling.trimmed_mean(q, 2) == 3
     assert pooling.trimmed_std(q, 1) == pytest.approx(math.sqrt(14 / 9))
-    assert pooling.near_mean(q) == pytest.approx(11 / 4)  # all within 3 · 1.4826 · 2 but 100
+    assert pooling.near_mean(q) == pytest.approx(11 / 4)  # all but 100 are within 3 · 1.4826 · 2
     assert pooling.near_std(q) == pytest.approx(math.sqrt(35 / 16))
     two_far_above = np.array([1.0, 2.0, 4.0, 1e6, 1e6])[:, None, None]
     assert pooling.median(two_far_above) == 4
@@ -83,7 +83,7 @@ def test_by_hand() -> None:
 
 
 @given(q_values)
-def test_the_median_and_its_distances(q: Any) -> None:
+def test_median_and_mad_equal_their_formulas(q: Any) -> None:
     close(pooling.median(q), by_loop(q, middle))
 
     def distance(values: list[float]) -> float:
@@ -94,7 +94,7 @@ def test_the_median_and_its_distances(q: Any) -> None:
 
 
 @given(hnp.arrays(np.float64, shapes, elements=st.integers(-40, 40)))
-def test_what_is_near_the_median(q: Any) -> None:
+def test_near_mean_and_near_std_use_only_values_near_the_median(q: Any) -> None:
     def near(values: list[float]) -> list[float]:
         centre = middle(values)
         most = 3 * 1.4826 * middle([abs(value - centre) for value in values])
@@ -105,7 +105,7 @@ def test_what_is_near_the_median(q: Any) -> None:
 
 
 @given(q_values, trims)
-def test_what_is_left_after_trimming(q: Any, trim: float) -> None:
+def test_trimmed_mean_and_std_use_the_values_left_after_trimming(q: Any, trim: float) -> None:
     close(
         pooling.trimmed_mean(q, trim), by_loop(q, lambda values: mean_of(left_over(values, trim)))
     )
@@ -113,7 +113,7 @@ def test_what_is_left_after_trimming(q: Any, trim: float) -> None:
 
 
 @given(q_values, st.lists(st.floats(0.01, 100), min_size=7, max_size=7))
-def test_weights_count(q: Any, weights: list[float]) -> None:
+def test_weighted_mean_and_std_equal_their_formulas(q: Any, weights: list[float]) -> None:
     weights = weights[: len(q)]
 
     def centre(values: list[float]) -> float:
@@ -138,21 +138,19 @@ def test_agent_order_does_not_matter(pool: Callable[..., Any], q: Any, random: A
 @EVERY_POOL
 @settings(max_examples=30)
 @given(q=q_values, there=st.lists(st.booleans(), min_size=7, max_size=7))
-def test_a_mask_is_as_if_they_were_not_there(
-    pool: Callable[..., Any], q: Any, there: list[bool]
-) -> None:
+def test_masked_agents_have_no_effect(pool: Callable[..., Any], q: Any, there: list[bool]) -> None:
     mask = np.array(there[: len(q)])
     assume(mask.any())
-    for whatever in (np.nan, -np.inf, 3.0):  # of an agent with one NaN the rest may be anything
+    for whatever in (np.nan, -np.inf, 3.0):  # masked values may be anything
         masked = np.where(mask[:, None, None], q, whatever)
         close(pool(masked, where=mask), pool(q[mask]))
-    flat = pool(masked[:, :, 0], where=mask)  # at the chosen actions there is one axis less
+    flat = pool(masked[:, :, 0], where=mask)  # values at the chosen actions have one axis less
     close(flat, pool(masked, where=mask)[:, 0])
 
 
 @EVERY_POOL
 def test_numpy_and_jax_agree(pool: Callable[..., Any]) -> None:
-    """Whoever is left out, and whatever they say."""
+    """They agree for every subset of agents, also if the others answer NaN."""
     q = np.random.default_rng(1).normal(size=(5, 4, 3)).astype(np.float32)
     traced = jax.jit(lambda q, mask: pool(q, where=mask))
     for number in range(1, 2**5):
@@ -162,7 +160,7 @@ def test_numpy_and_jax_agree(pool: Callable[..., Any]) -> None:
 
 
 @given(q_values, st.integers(0, 6), st.sampled_from([-1e9, 1e9]), st.integers(1, 3))
-def test_one_wild_agent_stays_within_the_honest_ones(
+def test_one_wild_agent_cannot_move_robust_centres_out_of_the_honest_range(
     q: Any, which: int, wild: float, trim: int
 ) -> None:
     assume(len(q) >= 3)
@@ -180,17 +178,17 @@ def test_one_wild_agent_stays_within_the_honest_ones(
 @pytest.mark.parametrize("name", POOLS)
 @settings(max_examples=30)
 @given(value=hnp.arrays(np.float64, (2, 3), elements=st.floats(-100, 100)))
-def test_agents_that_agree(name: str, value: Any) -> None:
+def test_agents_that_agree_have_their_value_as_centre_and_no_spread(name: str, value: Any) -> None:
     spread = name.endswith(("std", "mad"))
     close(POOLS[name](np.stack([value] * 5)), 0 * value if spread else value)
 
 
 @pytest.mark.parametrize("huge", [1e30, -1e30, 1e37])
 @EVERY_POOL
-def test_what_float32_holds_does_not_become_nan(pool: Callable[..., Any], huge: float) -> None:
+def test_huge_finite_float32_values_stay_finite(pool: Callable[..., Any], huge: float) -> None:
     q = jnp.array([1.0, huge, 2.0, huge, -huge], dtype=jnp.float32)[:, None, None]
     if pool is pooling.std:
-        return  # the paper's: squared as it is
+        return  # the paper's deviation squares without scaling
     assert np.isfinite(np.asarray(pool(q))).all()
 
 
@@ -209,7 +207,7 @@ def test_what_float32_holds_does_not_become_nan(pool: Callable[..., Any], huge: 
         (0.49, 2, 0),
     ],
 )
-def test_how_many_are_cut(trim: float, agents: int, cut: int) -> None:
+def test_the_number_of_agents_cut_follows_trim(trim: float, agents: int, cut: int) -> None:
     assert pooling.agents_cut(trim, agents, np) == cut
     assert pooling.agents_cut(jnp.float32(trim), jnp.int32(agents), jnp) == cut
 
@@ -225,7 +223,7 @@ transitions = st.integers(1, 6).flatmap(
 
 
 @given(transitions)
-def test_weights_are_of_relative_bellman_errors(given_: Any) -> None:
+def test_weights_follow_relative_bellman_errors(given_: Any) -> None:
     q_NB, rewards, next_q_NBA, terminated = given_
     expected = []
     for n in range(3):
@@ -243,14 +241,14 @@ def test_weights_are_of_relative_bellman_errors(given_: Any) -> None:
 @given(transitions, st.floats(0.01, 100))
 def test_weights_do_not_depend_on_the_unit_of_reward(given_: Any, unit: float) -> None:
     q_NB, rewards, next_q_NBA, terminated = given_
-    assume((np.abs(q_NB).mean(axis=1) > 1).all())  # else the guard against 0 counts
+    assume((np.abs(q_NB).mean(axis=1) > 1).all())  # else the guard against division by 0 matters
     weights = partial(pooling.bellman_weights, terminated=terminated, discount=0.9)
     there = weights(unit * q_NB, unit * rewards, unit * next_q_NBA)
     np.testing.assert_allclose(there, weights(q_NB, rewards, next_q_NBA), rtol=1e-3)
 
 
 @given(transitions)
-def test_rows_left_out_and_terminal_states_may_hold_anything(given_: Any) -> None:
+def test_masked_rows_and_terminal_states_have_no_effect_on_weights(given_: Any) -> None:
     q_NB, rewards, next_q_NBA, terminated = given_
     weights = partial(pooling.bellman_weights, discount=0.9)
     expected = weights(q_NB, rewards, next_q_NBA, terminated)
@@ -266,7 +264,7 @@ def test_rows_left_out_and_terminal_states_may_hold_anything(given_: Any) -> Non
     np.testing.assert_allclose(found, expected)
 
 
-def test_whoever_diverged_has_no_weight_and_no_nan() -> None:
+def test_a_diverged_agent_has_almost_no_weight_and_causes_no_nan() -> None:
     q_NB = jnp.array([[10.0], [1e30], [3e38], [np.nan]], dtype=jnp.float32)
     next_q = jnp.array([[10.0], [-1e30], [-3e38], [1.0]], dtype=jnp.float32)[:, :, None]
     weights = pooling.bellman_weights(q_NB, jnp.ones(1), next_q, jnp.zeros(1), discount=0.9)
@@ -275,15 +273,15 @@ def test_whoever_diverged_has_no_weight_and_no_nan() -> None:
     assert np.asarray(weights[2:]).tolist() == [0, 0]
 
 
-def test_weights_among_those_that_are_usable() -> None:
+def test_weights_among_usable_agents_are_equal_if_all_are_zero() -> None:
     weights, usable = np.array([3.0, 0.0, 2.0]), np.array([True, True, False])
     assert pooling.weights_among(weights, usable).tolist() == [3, 0, 0]
     unknown = np.array([0.0, 0.0, 2.0])
     assert pooling.weights_among(unknown, usable).tolist() == [1, 1, 0]
 
 
-def test_the_smallest_numbers_are_near_each_other() -> None:
-    """Though half of one is 0, and the median with it."""
+def test_the_smallest_floats_count_as_near_each_other() -> None:
+    """Half of the smallest float is 0, so their median is 0."""
     q = np.full((2, 1, 1), 5e-324)
     assert pooling.near_mean(q) == pytest.approx(0)
     assert pooling.near_std(q) == pytest.approx(0)

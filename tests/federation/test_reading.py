@@ -1,4 +1,4 @@
-"""What a server reads from sums is what it reads from everybody's values."""
+"""A reading from sums equals a reading from the values of every agent."""
 
 from typing import Any
 
@@ -21,7 +21,9 @@ CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-6}
 @given(
     q_NBA=q_values, targets_BA=hnp.arrays(np.float32, (4, 3), elements=st.floats(-9, 9, width=32))
 )
-def test_sums_give_what_everybodys_values_give(name: str, q_NBA: Any, targets_BA: Any) -> None:
+def test_a_reading_from_sums_equals_one_from_all_values(
+    name: str, q_NBA: Any, targets_BA: Any
+) -> None:
     rule = rule_named(name, NUMBERS)
     values, sums = FromValues(q_NBA, (rule,)), FromSums(moments(q_NBA), rule)
     actions = np.array([0, 2, 1, 1])

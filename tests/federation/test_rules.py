@@ -1,4 +1,4 @@
-"""Rules by name: a centre, a spread and scores that belong together."""
+"""The rules: centre, spread and scores of each are consistent."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ WITH_EXPLORATION = [name for name, spec in RULES.items() if "exploration" in spe
 
 
 @given(q_values)
-def test_the_papers_rules_are_the_papers(q: Any) -> None:
+def test_mean_std_and_bernstein_equal_the_papers_equations(q: Any) -> None:
     practical, theoretical = (rule_named(name, NUMBERS) for name in ("mean-std", "bernstein"))
     np.testing.assert_array_equal(practical.scores(q), fed_ucb(q, 3.0))
     np.testing.assert_array_equal(theoretical.scores(q), fed_ucb_bernstein(q, 2.0, 0.7))
@@ -32,7 +32,7 @@ def test_the_papers_rules_are_the_papers(q: Any) -> None:
 
 @pytest.mark.parametrize("name", WITH_EXPLORATION)
 @given(q=q_values)
-def test_scores_are_centre_and_exploration_times_spread(name: str, q: Any) -> None:
+def test_scores_are_centre_plus_exploration_times_spread(name: str, q: Any) -> None:
     rule = rule_named(name, NUMBERS)
     expected = rule.centre(q) + 3.0 * rule.spread(q)
     np.testing.assert_allclose(rule.scores(q), expected, atol=1e-9)
@@ -47,8 +47,8 @@ def test_agents_that_agree_are_scored_as_in_the_paper(name: str, value: Any) -> 
 
 
 @EVERY_RULE
-def test_agents_left_out_do_not_enter_a_score(name: str) -> None:
-    """Nor are they counted: a bonus is for those that are there."""
+def test_agents_left_out_have_no_effect_on_scores(name: str) -> None:
+    """The bonus of the bernstein rule does not count them either."""
     q = np.random.default_rng(0).normal(size=(5, 4, 3))
     there = np.array([True, False, True, True, False])
     masked = np.where(there[:, None, None], q, np.nan)
@@ -56,7 +56,7 @@ def test_agents_left_out_do_not_enter_a_score(name: str) -> None:
     np.testing.assert_allclose(rule.scores(masked, where=there), rule.scores(q[there]))
 
 
-def test_equal_weights_are_the_papers_rule() -> None:
+def test_equal_weights_give_the_papers_rule() -> None:
     q = np.random.default_rng(0).normal(size=(5, 4, 3))
     rule = rule_named("bellman-weighted", NUMBERS)
     for weights in (True, np.full(5, 0.3)):

@@ -1,4 +1,4 @@
-"""Algorithm 1.a step by step, against scripted environments and agents that answer by rule."""
+"""Algorithm 1.a step by step, with scripted environments and agents."""
 
 import json
 import logging
@@ -27,10 +27,10 @@ LEARNING_RATE, DISCOUNT = 0.5, 0.9
 
 
 class Counting:
-    """B environments whose state counts steps up from the seed; scripted ends; reward = action."""
+    """B environments with scripted ends: the state counts up from the seed, reward = action."""
 
     def __init__(self, terminates: dict[int, int], truncates: dict[int, int] | None = None) -> None:
-        """`terminates` and `truncates`: environment -> the step (from 1) at which it does."""
+        """Map an environment to the step (from 1) at which it terminates or truncates."""
         self.terminates, self.truncates = terminates, truncates or {}
 
     def reset(self, seeds: Sequence[int]) -> Any:
@@ -64,7 +64,7 @@ class Counting:
 
 
 class Linear:
-    """Q(s, a) = slope[a] · s + offset; records queries and improvements."""
+    """An agent with Q(s, a) = slope[a] · s + offset; it records queries and improvements."""
 
     def __init__(self, slopes: Sequence[float], offset: float = 0.0) -> None:
         self.slopes, self.offset = np.array(slopes), offset
@@ -103,10 +103,10 @@ def server(
 PLENTY = Budget(env_steps_per_agent=10_000, agents=2)
 
 
-def test_one_step_by_hand() -> None:
+def test_one_step_equals_hand_computed_numbers() -> None:
     agents = [Linear([1, 0]), Linear([3, 1])]  # mean slopes 2 and 0.5
     budget, figures = server(agents, Counting({}), horizon=1).federate(PLENTY, [10, 20])
-    # Action 0 everywhere: reward 0, q̄ = 2 s, next q̄ = 2 (s + 1).
+    # Action 0 is chosen everywhere: reward 0, q̄ = 2 s, next q̄ = 2 (s + 1).
     expected = [s2 + 0.5 * (0.9 * (s2 + 2) - s2) for s2 in (20.0, 40.0)]
     for agent in agents:
         (states, actions, targets), *more = agent.improvements
@@ -132,8 +132,8 @@ def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> 
 
 
 @pytest.mark.parametrize("rule", [median_mad(1.0), trimmed(1.0, trim=1)])
-def test_the_centre_stands_wherever_the_paper_has_the_mean(rule: Rule) -> None:
-    """In the score, in q̄(s, ā), in the maximum over q̄(s', b); a liar is in none of them."""
+def test_the_centre_replaces_the_mean_in_score_and_targets(rule: Rule) -> None:
+    """It does so in the score, in q̄(s, ā) and in max q̄(s', b); the attacker affects none."""
     liar = Linear([0, 1e9])
     agents = [Linear([2, 1]), liar, Linear([3, 1])]
     _, figures = server(agents, Counting({}), horizon=1, rule=rule).federate(PLENTY, [10])
@@ -145,7 +145,7 @@ def test_the_centre_stands_wherever_the_paper_has_the_mean(rule: Rule) -> None:
     assert figures.td_error == pytest.approx(abs(0.9 * 22 - centre), rel=1e-4)
 
 
-def test_all_actions_have_targets_the_chosen_one_fed_tds() -> None:
+def test_all_actions_broadcasts_the_centre_and_fed_td_at_the_chosen_action() -> None:
     agents = [Linear([1, 0]), Linear([3, 1])]
     federation = server(agents, Counting({1: 1}), horizon=1, all_actions=True)
     budget, figures = federation.federate(PLENTY, [10, 20])
@@ -156,13 +156,13 @@ def test_all_actions_have_targets_the_chosen_one_fed_tds() -> None:
         assert (states, actions) == ([10, 10, 20, 20], [0, 1, 0, 1])
         np.testing.assert_allclose(targets, expected, rtol=1e-6)
         assert agent.queries == [[10, 20], [11]]
-    assert budget.server_env_steps == figures.server_env_steps == 2  # rows cost nothing
+    assert budget.server_env_steps == figures.server_env_steps == 2  # extra rows cost no env steps
     own = np.array([[10.0, 0, 20, 0], [30, 10, 60, 20]])
     assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
 
 
 class AtParity(Linear):
-    """One pair of values at even states, another at odd ones."""
+    """An agent with one pair of values at even states and another at odd ones."""
 
     def __init__(self, even: Sequence[float], odd: Sequence[float]) -> None:
         super().__init__([0, 0])
@@ -177,8 +177,8 @@ def weight(promised: float, came: float) -> float:
     return 1 / ((abs(came - promised) / promised) ** 2 + 0.1**2)
 
 
-def test_weights_are_of_the_steps_own_transitions_and_choose_the_next_action() -> None:
-    # Together they prefer action 0, whose reward is 0. What the second said of it does not come.
+def test_weights_of_one_step_choose_the_action_of_the_next() -> None:
+    # Their mean prefers action 0, whose reward is 0. The second agent's value of it is wrong.
     keeps, breaks = AtParity([9, 8], [2, 10]), AtParity([40, 0], [20, 0])
     seen: list[RoundProgress] = []
     federation = server(
@@ -194,16 +194,16 @@ def test_weights_are_of_the_steps_own_transitions_and_choose_the_next_action() -
     q, next_q = share * 9 + (1 - share) * 40, share * 10
     (_, actions, targets), (_, next_actions, _) = keeps.improvements
     assert targets == [pytest.approx(q + 0.5 * (0.9 * next_q - q), rel=1e-5)]
-    assert (actions, next_actions) == ([0], [1])  # by equal weights it would have been 0 again
+    assert (actions, next_actions) == ([0], [1])  # equal weights would choose 0 again
     federation.federate(PLENTY, [1])
-    assert keeps.improvements[2][1] == [0]  # as in a new round it is
+    assert keeps.improvements[2][1] == [0]  # a new round begins with equal weights
 
 
-def test_whoever_is_not_usable_at_both_queries_has_no_weight() -> None:
+def test_an_agent_not_usable_at_both_queries_has_no_weight() -> None:
     nan, four, eight = [np.nan] * 2, [4.0] * 2, [8.0] * 2
     for first, expected, members in (
         (AtParity(four, four), 4 + 0.5 * (0.9 * 4 - 4), ["agent1"]),
-        # Nobody is: then all that answered count alike.
+        # No agent is usable at both: all agents that answered count equally.
         (AtParity(nan, four), 8 + 0.5 * (0.9 * 4 - 8), []),
     ):
         seen: list[RoundProgress] = []
@@ -218,7 +218,7 @@ def test_whoever_is_not_usable_at_both_queries_has_no_weight() -> None:
         assert first.improvements[0][2] == [pytest.approx(expected)]
 
 
-def test_weights_where_every_episode_terminated() -> None:
+def test_weights_are_defined_if_every_episode_terminated() -> None:
     agent = Linear([0, 0], offset=4.0)
     seen: list[RoundProgress] = []
     federation = server(
@@ -229,7 +229,7 @@ def test_weights_where_every_episode_terminated() -> None:
     assert agent.improvements[0][2] == [pytest.approx(4 + 0.5 * (0 - 4))]
 
 
-def test_the_rule_is_a_setting() -> None:
+def test_the_server_acts_by_the_rule_it_is_given() -> None:
     agents = [Linear([1, 0]), Linear([1, 1.8])]
     theoretical = FederationServer(
         InProcessCohort(agents, 2),
@@ -278,21 +278,21 @@ def test_large_finite_answers_do_not_turn_into_nan() -> None:
     assert np.isfinite(sane.improvements[0][2]).all()
 
 
-def test_no_round_without_a_step_that_can_be_paid() -> None:
+def test_a_round_takes_no_step_that_the_budget_cannot_pay() -> None:
     budget, figures = server([Linear([0, 0])], Counting({})).federate(Budget(1, 1), [0, 1])
     assert figures.server_env_steps == budget.server_env_steps == 0
 
 
-def test_targets_are_masked_on_terminated_and_never_on_truncated() -> None:
+def test_targets_are_masked_on_terminated_but_not_on_truncated() -> None:
     agent = Linear([0, 0], offset=10.0)
     environments = Counting(terminates={0: 1}, truncates={1: 1})
     server([agent], environments).federate(Budget(1000, 1), [0, 100])
     (_, _, targets), *more = agent.improvements
     np.testing.assert_allclose(targets, [10 + 0.5 * (0 - 10), 10 + 0.5 * (9 - 10)])
-    assert not more  # a truncated environment takes no more part either
+    assert not more  # a truncated environment leaves the round too
 
 
-def test_improvement_is_seen_by_the_next_query() -> None:
+def test_the_next_query_sees_the_improvement() -> None:
     class Adding(Linear):
         def improve(self, states: Any, actions: Any, targets: Any) -> None:
             super().improve(states, actions, targets)
@@ -305,7 +305,7 @@ def test_improvement_is_seen_by_the_next_query() -> None:
     ]
 
 
-def test_a_round_stops_before_it_would_overspend() -> None:
+def test_a_round_stops_before_it_exceeds_the_budget() -> None:
     agent = Linear([0, 0])
     budget, figures = server([agent], Counting({})).federate(
         Budget(env_steps_per_agent=7, agents=1), [0, 1]
@@ -325,12 +325,12 @@ def test_a_bad_agent_is_left_out_named_and_counted(caplog: pytest.LogCaptureFixt
     assert [record.getMessage() for record in caplog.records if "agent2" in record.getMessage()]
 
 
-def test_with_nobody_left_it_stops() -> None:
+def test_a_round_without_usable_answers_raises() -> None:
     with pytest.raises(NoUsableAnswers, match=r"agent1.*NaN"):
         server([Linear([np.nan, 0])], Counting({})).federate(Budget(1000, 1), [1])
 
 
-def test_carried_over_environments_go_on_in_the_next_round() -> None:
+def test_carried_over_environments_continue_in_the_next_round() -> None:
     asked = []
     for carry_over in (False, True):
         agent = Linear([1, 2])
@@ -352,8 +352,8 @@ def test_carried_over_environments_go_on_in_the_next_round() -> None:
 @pytest.mark.parametrize(
     "rule", [mean_std(0.0), rule_named("bellman-weighted", {"exploration": 0.5})]
 )
-def test_a_round_goes_on_where_it_stopped(rule: Rule) -> None:
-    """Two steps, then a server that knows only the progress and the environments' states."""
+def test_an_interrupted_round_resumes_where_it_stopped(rule: Rule) -> None:
+    """After two steps a new server resumes from the progress and the environments' states."""
     seeds, budget = [10, 20, 30], Budget(env_steps_per_agent=100, agents=2)
     ends = {1: 3}
 
@@ -377,7 +377,7 @@ def test_a_round_goes_on_where_it_stopped(rule: Rule) -> None:
     with pytest.raises(Killed):
         federation(environments)[1].federate(budget, seeds, after_step=kill_at_two)
     left = budget.after_server_steps(seen[-1].server_env_steps)
-    kept = RoundProgress(**json.loads(json.dumps(asdict(seen[-1]))))  # as a journal keeps it
+    kept = RoundProgress(**json.loads(json.dumps(asdict(seen[-1]))))  # as it is stored in a journal
     agent, second = federation(environments)
     assert second.federate(left, seeds, going_on=kept) == whole
     assert agent.improvements == undisturbed.improvements[2:]

@@ -1,4 +1,4 @@
-"""FedTD against hand-computed numbers and by its properties."""
+"""FedTD, compared with hand-computed numbers and by its properties."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def transitions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def test_by_hand() -> None:
+def test_targets_equal_hand_computed_numbers() -> None:
     targets = fed_td(
         np.array([10.0, 10.0, -4.0]),
         np.array([1.0, 1.0, 0.0]),
@@ -38,13 +38,13 @@ def test_by_hand() -> None:
 
 
 @given(transitions())
-def test_learning_rate_one_is_the_target_and_terminal_states_have_no_future(t: Any) -> None:
+def test_learning_rate_one_gives_the_td_target_without_future_after_terminal_states(t: Any) -> None:
     targets = fed_td(**t, learning_rate=1.0, discount=0.9)
     future = np.where(t["terminated"], 0, t["next_q_mean"].max(axis=1))
     np.testing.assert_allclose(targets, t["rewards"] + 0.9 * future, rtol=1e-4, atol=1e-3)
 
 
-def test_what_agents_say_of_terminal_states_cannot_leak() -> None:
+def test_answers_at_terminal_states_do_not_enter_the_targets() -> None:
     targets = fed_td(
         np.zeros(1),
         np.ones(1),
@@ -74,6 +74,6 @@ def test_numpy_and_jax_agree(t: Any, rate: float) -> None:
     np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-4, atol=1e-3)
 
 
-def test_wrong_shapes_are_named() -> None:
+def test_wrong_shapes_raise_an_error_that_names_them() -> None:
     with pytest.raises(ValueError, match=r"next_q_mean \(B, A\)"):
         fed_td(np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2), learning_rate=0.1, discount=0.9)

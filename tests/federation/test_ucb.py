@@ -1,4 +1,4 @@
-"""FedUCB against hand-computed numbers and by its properties."""
+"""FedUCB, compared with hand-computed numbers and by its properties."""
 
 import math
 from collections.abc import Callable
@@ -24,11 +24,11 @@ exploration = st.floats(0, 10)
 TWO_AGENTS = np.array([[[1.0, 2.0]], [[3.0, 8.0]]])
 
 
-def test_practical_rule_by_hand() -> None:
+def test_the_practical_rule_equals_hand_computed_numbers() -> None:
     np.testing.assert_allclose(fed_ucb(TWO_AGENTS, 0.5), [[2.5, 6.5]], rtol=1e-15)
 
 
-def test_bernstein_rule_by_hand() -> None:
+def test_the_bernstein_rule_equals_hand_computed_numbers() -> None:
     # sqrt(2 · 2 · V / 2) + 3 · 10 · 2 / 2 with V = 1 and 9.
     expected = [[2 + math.sqrt(2) + 30, 5 + math.sqrt(18) + 30]]
     np.testing.assert_allclose(
@@ -46,7 +46,7 @@ def test_agent_order_does_not_matter(q: Any, lam: float, random: Any) -> None:
 
 
 @given(q_values)
-def test_no_exploration_is_the_mean(q: Any) -> None:
+def test_without_exploration_the_score_is_the_mean(q: Any) -> None:
     np.testing.assert_array_equal(fed_ucb(q, 0.0), q.mean(axis=0))
 
 
@@ -77,12 +77,12 @@ def test_numpy_and_jax_agree(q: Any, lam: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (0, 2, 2), (2, 3, 4, 5)])
-def test_wrong_ranks_are_named(shape: tuple[int, ...]) -> None:
+def test_wrong_shapes_raise_an_error_that_names_the_axes(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="N agents, B states, A actions"):
         fed_ucb(np.zeros(shape), 1.0)
 
 
-# What the theorem promises: |mean - μ| <= bonus with probability at least 1 - 3 exp(-c).
+# The theorem promises |mean - μ| <= bonus with probability at least 1 - 3 exp(-c).
 TRIALS = 20_000
 DISTRIBUTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "uniform": (lambda rng, size: rng.uniform(size=size), 0.5),
@@ -96,8 +96,10 @@ DISTRIBUTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("confidence", [1.5, 3.0, 5.0])
 @pytest.mark.parametrize("agents", [2, 5, 50, 1000])
-def test_bernstein_bonus_covers_the_mean(name: str, confidence: float, agents: int) -> None:
-    """Fails falsely with probability at most 3e-7 per case (5 standard errors, fixed seed)."""
+def test_the_bernstein_bonus_covers_the_mean_as_often_as_promised(
+    name: str, confidence: float, agents: int
+) -> None:
+    """A correct bonus fails a case with probability at most 3e-7 (5 standard errors)."""
     sample, expectation = DISTRIBUTIONS[name]
     bound = 7.0
     trials = TRIALS if agents < 1000 else TRIALS // 10

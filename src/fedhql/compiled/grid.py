@@ -69,9 +69,7 @@ class Grid:
             all_actions=all_actions,
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
-        self._open: tuple[Episodes, Array] | None = (
-            None  # the server's episodes that the next round continues
-        )
+        self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
             each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)

@@ -59,9 +59,7 @@ class DqnConfig:
     improvement_learning_rate: float = 1e-3  # α̃
     improvement_value_unit: float = math.inf  # larger values increase the learning rate
     improvement_max_grad_norm: float = 10.0
-    improvement_revives_units: bool = (
-        False  # reinitialise silent units before a round's first improvement
-    )
+    improvement_revives_units: bool = False  # reinitialise silent units in each round
     target_follows_improvement: bool = True
 
     def replay_capacity(self, budget_env_steps: int) -> int:
