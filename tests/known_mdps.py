@@ -1,4 +1,4 @@
-"""Environments whose optimal action values are known, by value iteration on their own tables."""
+"""Environments with known optimal action values, from value iteration on their tables."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ STATES, ACTIONS, SUCCESSORS = 50, 4, 5
 
 
 class RandomMDP(gym.Env[Any, Any]):
-    """A continuing MDP: each (state, action) leads to 5 of 50 states; rewards uniform in [0, 1]."""
+    """A continuing MDP: each pair leads to 5 of 50 states; rewards are uniform in [0, 1]."""
 
     def __init__(self, mdp_seed: int = 0) -> None:
         self.observation_space = spaces.Discrete(STATES)
@@ -46,8 +46,10 @@ def random_mdp(mdp_seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 def optimal_q(
     transitions_SAS: NDArray[np.float64], rewards_SA: NDArray[np.float64], discount: float
 ) -> NDArray[np.float64]:
-    """Value iteration to machine precision. Rows of transitions may sum to less than 1: the rest
-    ends the episode."""
+    """Return Q* by value iteration to 1e-12.
+
+    A row of transitions may sum to less than 1; the rest is the probability that the episode ends.
+    """
     q_SA = np.zeros_like(rewards_SA)
     while True:
         better_SA: NDArray[np.float64] = rewards_SA + discount * transitions_SAS @ q_SA.max(axis=1)

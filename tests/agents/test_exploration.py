@@ -10,7 +10,7 @@ def frequencies(actions: list[int]) -> np.ndarray:
     return np.bincount(actions, minlength=3) / len(actions)
 
 
-def test_epsilon_greedy() -> None:
+def test_epsilon_greedy_explores_with_probability_epsilon() -> None:
     rng = np.random.default_rng(0)
     assert {epsilon_greedy(Q, 0.0, rng) for _ in range(100)} == {1}
     drawn = frequencies([epsilon_greedy(Q, 0.3, rng) for _ in range(20_000)])
@@ -25,7 +25,7 @@ def test_ties_are_broken_by_the_lowest_index_or_at_random() -> None:
     assert epsilon_greedy(np.array([1.0, np.nan]), 0.0, rng, random_ties=True) == 1
 
 
-def test_boltzmann() -> None:
+def test_boltzmann_draws_by_the_softmax() -> None:
     rng = np.random.default_rng(0)
     drawn = frequencies([boltzmann(Q, 2.0, rng) for _ in range(20_000)])
     weights = np.exp(Q / 2)
@@ -33,7 +33,7 @@ def test_boltzmann() -> None:
     assert boltzmann(1e6 * Q, 1e-3, rng) == 1  # no overflow
 
 
-def test_count_ucb_by_hand() -> None:
+def test_count_ucb_equals_hand_computed_choices() -> None:
     assert count_ucb(Q, np.array([5, 5, 0]), 1.0) == 2  # untried first
     # log 12 = 2.485: bonuses sqrt(2.485 / (1, 10, 1)) = 1.576, 0.498, 1.576
     assert count_ucb(Q, np.array([1, 10, 1]), 1.0) == 2  # 2.58, 3.50, 3.58
@@ -41,9 +41,9 @@ def test_count_ucb_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("step", "epsilon"), [(0, 1.0), (50, 0.55), (100, 0.1), (1000, 0.1)])
-def test_annealing(step: int, epsilon: float) -> None:
+def test_epsilon_falls_linearly_to_its_final_value(step: int, epsilon: float) -> None:
     assert annealed_epsilon(0.1, 1.0, 100, step) == pytest.approx(epsilon)
 
 
-def test_constant_epsilon() -> None:
+def test_without_annealing_epsilon_is_constant() -> None:
     assert annealed_epsilon(0.1, 1.0, 0, 0) == 0.1

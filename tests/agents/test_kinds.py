@@ -38,13 +38,13 @@ def test_a_users_class_gets_its_settings_and_a_seed(
         ("json:Nope", "json has no 'Nope'"),
     ],
 )
-def test_a_class_that_is_not_there(kind: str, reason: str) -> None:
+def test_a_class_that_does_not_exist_is_refused_with_the_reason(kind: str, reason: str) -> None:
     with pytest.raises(AgentRefused, match=reason):
         build(kind)
 
 
 @pytest.mark.parametrize("kind", ["dqm", ":Class", "module:"])
-def test_unknown_kinds_are_named_with_what_is_allowed(kind: str) -> None:
+def test_an_unknown_kind_is_refused_with_those_allowed(kind: str) -> None:
     with pytest.raises(SettingsError, match=rf"unknown kind '{kind}'.*sb3-dqn, tabular"):
         find_kind(kind)
 

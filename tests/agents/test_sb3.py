@@ -1,4 +1,4 @@
-"""stable-baselines3's DQN behind the contract: exact steps, private streams, bitwise resume."""
+"""stable-baselines3's DQN as a black box: exact steps, private streams, bitwise resume."""
 
 import random
 import subprocess
@@ -39,12 +39,12 @@ def agent(seed: int = 0, env_id: str = "CartPole-v1", **settings: Any) -> Sb3Dqn
     )
 
 
-def test_is_a_black_box() -> None:
+def test_the_agent_satisfies_the_black_box_contract() -> None:
     for protocol in (BlackBoxAgent, Checkpointable, Exportable, Diagnosable):
         assert isinstance(agent(), protocol)
 
 
-def test_takes_exactly_the_steps_asked_for_and_chunks_do_not_matter() -> None:
+def test_it_takes_exactly_the_steps_asked_for_however_they_are_divided() -> None:
     whole, chunked = agent(), agent()
     whole.self_learn(403)
     for env_steps in (1, 2, 150, 250):
@@ -54,8 +54,8 @@ def test_takes_exactly_the_steps_asked_for_and_chunks_do_not_matter() -> None:
     np.testing.assert_array_equal(whole.q_values(STATES), chunked.q_values(STATES))
 
 
-def test_learns_as_stable_baselines3_itself_does() -> None:
-    """Same seed, same environment seeds: the same network as DQN.learn in one go."""
+def test_it_learns_as_stable_baselines3_itself_does() -> None:
+    """With the same seeds, the network equals that of one call of DQN.learn."""
     ours = agent(seed=7, exploration_final_eps=0.1, learning_rate=1e-3)
     ours.self_learn(400)
 
@@ -83,7 +83,7 @@ def test_learns_as_stable_baselines3_itself_does() -> None:
     np.testing.assert_array_equal(ours.q_values(STATES), expected)
 
 
-def test_agents_in_one_process_equal_agents_in_processes_of_their_own() -> None:
+def test_agents_in_one_process_equal_agents_in_separate_processes() -> None:
     together = [agent(seed=1), agent(seed=2, activation="tanh")]
     for _ in range(3):
         for one in together:
@@ -102,7 +102,7 @@ def test_agents_in_one_process_equal_agents_in_processes_of_their_own() -> None:
     assert alone == together[1].q_values(STATES).tobytes()
 
 
-def test_leaves_the_global_generators_alone() -> None:
+def test_learning_does_not_change_the_global_generators() -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
 
@@ -119,7 +119,7 @@ def test_leaves_the_global_generators_alone() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
-def test_saved_and_restored_goes_on_bit_for_bit(env_id: str, tmp_path: Path) -> None:
+def test_a_restored_agent_continues_bit_for_bit(env_id: str, tmp_path: Path) -> None:
     original, restored = agent(1, env_id), agent(2, env_id)
     states = np.stack([original._env.observation_space.sample() for _ in range(32)])
     actions, targets = np.arange(32) % 2, np.linspace(0, 1, 32, dtype=np.float32)
@@ -134,7 +134,7 @@ def test_saved_and_restored_goes_on_bit_for_bit(env_id: str, tmp_path: Path) -> 
     assert restored.diagnostics() == original.diagnostics()
 
 
-def test_restores_a_full_replay_buffer(tmp_path: Path) -> None:
+def test_a_full_replay_buffer_is_restored(tmp_path: Path) -> None:
     original, restored = agent(1, buffer_size=100), agent(2, buffer_size=100)
     original.self_learn(250)
     original.save(tmp_path)
@@ -157,8 +157,8 @@ def test_improvement_regresses_at_the_chosen_actions() -> None:
 
 
 @pytest.mark.parametrize(("unit", "scale"), [(8.0, 1), (1.0, 4), (0.1, 10)])
-def test_larger_values_have_larger_steps(unit: float, scale: float) -> None:
-    """And with smaller values after them the steps are as small again."""
+def test_larger_values_have_a_larger_learning_rate(unit: float, scale: float) -> None:
+    """The learning rate is small again for smaller values afterwards."""
     scaled = agent(improvement_learning_rate=1e-3, improvement_value_unit=unit)
     same = agent(improvement_learning_rate=1e-3 * scale)
     actions = np.zeros(64, dtype=np.int64)
@@ -190,7 +190,7 @@ def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
     with torch.no_grad():
         first_layer().bias[:8] = -100
     learner.improve(*exchange)
-    assert silent() == 8  # this round has begun
+    assert silent() == 8  # not the first improvement of this round
     learner.self_learn(1)
     learner.save(tmp_path)
     original, restored = learner, agent(2, learning_starts=1000, **chosen)
@@ -203,7 +203,7 @@ def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
 
 
 @pytest.mark.parametrize("follows", [True, False])
-def test_target_network_follows_improvement_if_asked(follows: bool) -> None:
+def test_the_target_network_follows_improvement_if_the_settings_say_so(follows: bool) -> None:
     learner = agent(target_follows_improvement=follows, learning_starts=1000)
     learner.improve(STATES, np.zeros(64, dtype=np.int64), np.ones(64, dtype=np.float32))
     learner.self_learn(1)
@@ -212,10 +212,10 @@ def test_target_network_follows_improvement_if_asked(follows: bool) -> None:
     assert np.array_equal(target, learner.q_values(STATES)) is follows
 
 
-def test_epsilon_constant_or_annealed_over_the_budget() -> None:
+def test_epsilon_is_constant_or_annealed_over_the_budget() -> None:
     constant = agent(exploration_final_eps=0.07)
     annealed = agent(exploration_final_eps=0.1, exploration_fraction=0.1)  # of 10,000 steps
-    for env_steps in (250, 250):  # SB3's own schedule would start again with the second chunk
+    for env_steps in (250, 250):  # SB3's own schedule would restart in the second call
         constant.self_learn(env_steps)
         annealed.self_learn(env_steps)
     assert constant.diagnostics()["rollout/exploration_rate"] == 0.07
@@ -224,7 +224,7 @@ def test_epsilon_constant_or_annealed_over_the_budget() -> None:
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.1)
 
 
-def test_any_network_activation_and_optimiser() -> None:
+def test_network_activation_and_optimiser_follow_the_settings() -> None:
     learner = agent(
         hidden=(8, 8, 8),
         activation="silu",
@@ -239,7 +239,7 @@ def test_any_network_activation_and_optimiser() -> None:
     assert isinstance(learner._improver, torch.optim.Adam)
 
 
-def test_discrete_observations() -> None:
+def test_it_learns_from_discrete_observations() -> None:
     learner = agent(env_id="FrozenLake-v1")
     learner.self_learn(100)
     assert learner.q_values(np.arange(16)).shape == (16, 4)
@@ -249,16 +249,18 @@ def test_discrete_observations() -> None:
     "settings",
     [
         {"policy": "CnnPolicy"},
-        {"optimizer_kwargs": {"momentum": 0.9}},  # Adam has none
+        {"optimizer_kwargs": {"momentum": 0.9}},  # Adam has no momentum keyword
         {"device": "abacus"},
     ],
 )
-def test_settings_stable_baselines3_refuses(settings: Any) -> None:
+def test_settings_that_stable_baselines3_refuses_raise_agent_refused(settings: Any) -> None:
     with pytest.raises(AgentRefused, match="stable-baselines3 refuses"):
         agent(**settings)
 
 
-def test_leaves_no_directories_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_leaves_no_temporary_directories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     learner = agent()
     learner.self_learn(60)
@@ -266,7 +268,7 @@ def test_leaves_no_directories_behind(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_exported_model_is_stable_baselines3s_own(tmp_path: Path) -> None:
+def test_stable_baselines3_loads_the_exported_model(tmp_path: Path) -> None:
     learner = agent(exploration_final_eps=0.07)
     learner.self_learn(100)
     learner.export(tmp_path)

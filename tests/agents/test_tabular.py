@@ -20,14 +20,14 @@ def agent(seed: int = 0, **settings: Any) -> TabularAgent:
     )
 
 
-def test_is_a_black_box() -> None:
+def test_the_agent_satisfies_the_black_box_contract() -> None:
     assert isinstance(agent(), BlackBoxAgent)
     assert isinstance(agent(), Checkpointable)
 
 
 @pytest.mark.parametrize("exploration", ["epsilon-greedy", "boltzmann", "ucb"])
-def test_converges_to_the_optimal_values(exploration: Any) -> None:
-    """Watkins: with visits everywhere and a rate k^-0.7, Q comes close to Q* (0.68 to 1.9)."""
+def test_it_converges_to_the_optimal_values(exploration: Any) -> None:
+    """With all pairs visited and a rate of k^-0.7, Q approaches Q* (0.68 to 1.9; Watkins)."""
     learner = TabularAgent(
         TabularSettings(
             exploration=exploration,
@@ -45,7 +45,7 @@ def test_converges_to_the_optimal_values(exploration: Any) -> None:
     assert np.abs(learner.q_values(np.arange(len(best))) - best).max() < 0.1
 
 
-def test_improvement_by_hand() -> None:
+def test_an_improvement_equals_hand_computed_values() -> None:
     learner = agent(initial_value=1.0, improvement_learning_rate=0.5, improvement_steps=2)
     learner.improve(np.array([3, 3, 4]), np.array([1, 1, 0]), np.array([5.0, 9.0, 1.0]))
     q = learner.q_values(ALL_STATES)
@@ -54,7 +54,7 @@ def test_improvement_by_hand() -> None:
     np.testing.assert_array_equal(q, 1.0)
 
 
-def test_saved_and_restored_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_restored_agent_continues_bit_for_bit(tmp_path: Path) -> None:
     original, restored = (agent(seed, exploration="boltzmann") for seed in (1, 2))
     original.self_learn(501)
     original.save(tmp_path)
@@ -65,6 +65,6 @@ def test_saved_and_restored_goes_on_bit_for_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(restored.q_values(ALL_STATES), original.q_values(ALL_STATES))
 
 
-def test_needs_discrete_observations() -> None:
+def test_a_space_that_is_not_discrete_is_refused() -> None:
     with pytest.raises(AgentRefused, match="Discrete observation space"):
         TabularAgent(TabularSettings(), make_environment("CartPole-v1"), discount=0.9, seed=0)

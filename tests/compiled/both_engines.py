@@ -1,4 +1,4 @@
-"""A small federation in either engine, written down step by step."""
+"""Run a small federation in either engine and record every step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,22 +23,22 @@ from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[Any]
-PLENTY = 10**6  # of budget
+PLENTY = 10**6  # a budget that no test exhausts
 
 
 @dataclass
 class Round:
-    """What one agent-by-agent look sees of a round."""
+    """The record of one round."""
 
     learned: list[Floats]  # each agent's parameters after self-learning
-    actions: list[Floats] = field(default_factory=list)  # the server's, step by step
+    actions: list[Floats] = field(default_factory=list)  # the server's actions in each step
     targets: list[Floats] = field(default_factory=list)
     improved: list[Floats] = field(default_factory=list)  # parameters after the round
     figures: Sequence[float] = ()  # server steps, spread, TD error, loss
 
 
 class SpyingCohort:
-    """Hands everything on, and remembers what was broadcast."""
+    """Forwards every call to a cohort and records the broadcasts."""
 
     def __init__(self, cohort: Cohort) -> None:
         self._cohort = cohort
@@ -68,7 +68,7 @@ def server_seeds(settings: ExperimentSettings, cell: Cell, number: int) -> NDArr
 
 
 def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[Round]:
-    """The cell as objects that are told and asked."""
+    """Run the cell in the message engine."""
     of_arm = settings_of_arm(settings, cell.arm)
     agents: list[Any] = list(build_agents(settings, cell.seed))
     assert all(isinstance(agent, DqnAgent) for agent in agents)
@@ -95,7 +95,7 @@ def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[R
 def by_compiled_programs(
     settings: ExperimentSettings, cells: Sequence[Cell], rounds: int
 ) -> list[list[Round]]:
-    """The same cells as lanes of one grid -> a history of each."""
+    """Run the cells as lanes of one grid. Return the history of each."""
     grid = build_grid(settings, cells)
     F, agents = sum(federates(cell.arm) for cell in cells), range(len(settings.agents))
     history: list[list[Round]] = [[] for _ in cells]
@@ -113,7 +113,7 @@ def by_compiled_programs(
 
 
 def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) -> None:
-    """`Grid.federate`, but a server step at a time, so that what it does can be written down."""
+    """Do what `Grid.federate` does, but one server step at a time, and record each step."""
     server, F = grid._server, len(records)
     learners = server.cohort.first(grid.learners, F)
     numbers = server.cohort.first(grid._numbers, F)

@@ -1,4 +1,4 @@
-"""The compiled engine needs jax, numpy and optax: it runs where nothing else is installed."""
+"""The compiled engine runs where only jax, numpy and optax are installed."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ ABSENT = (
 def test_the_grid_can_be_imported_on_a_bare_machine() -> None:
     script = (
         "import sys\n"
-        f"sys.modules.update(dict.fromkeys({ABSENT}))\n"  # None there: an import of it fails
+        f"sys.modules.update(dict.fromkeys({ABSENT}))\n"  # an import of None fails
         "import fedhql.compiled.grid\n"
         "from fedhql.environments.twins import TWINS\n"
         "print(sorted(TWINS)[0])"

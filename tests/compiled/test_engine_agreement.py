@@ -1,4 +1,4 @@
-"""The same federation by messages and compiled: phase by phase and server step by server step."""
+"""The message engine and the compiled engine agree in every phase and server step."""
 
 from functools import partial
 from pathlib import Path
@@ -55,12 +55,12 @@ warm_up = "policy"
     "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
     "target_update_interval=15",
 )])  # fmt: skip
-# Another seed and another arm beside the first, so that lanes could disturb each other.
+# Lanes with other seeds and arms show whether lanes disturb each other.
 CELLS = [Cell("fedhql", 0), Cell("exploration=10", 0), Cell("fedhql", 1), Cell("independent", 0)]
 FEDERATED = CELLS[:3]
 ROUNDS = 3
-# Both compute in float32, but a lane's sums may be taken in another order, and what differs is
-# carried on through 41 training steps and 14 improvements a round. Found: below 1e-6.
+# Both engines compute in float32, but may sum in another order. Differences accumulate over 41
+# training steps and 14 improvements a round. The largest we found was below 1e-6.
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
@@ -78,7 +78,9 @@ Histories = dict[Cell, list[Round]]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_agents_learn_the_same(cell: Cell, compiled: Histories, messages: Histories) -> None:
+def test_agents_learn_the_same_in_both_engines(
+    cell: Cell, compiled: Histories, messages: Histories
+) -> None:
     for ours, theirs in zip(compiled[cell], messages[cell], strict=True):
         for n in range(3):
             close(ours.learned[n], theirs.learned[n])
@@ -86,7 +88,9 @@ def test_agents_learn_the_same(cell: Cell, compiled: Histories, messages: Histor
 
 
 @pytest.mark.parametrize("cell", FEDERATED, ids=str)
-def test_the_server_does_the_same(cell: Cell, compiled: Histories, messages: Histories) -> None:
+def test_the_server_does_the_same_in_both_engines(
+    cell: Cell, compiled: Histories, messages: Histories
+) -> None:
     for ours, theirs in zip(compiled[cell], messages[cell], strict=True):
         for mine, other in zip(ours.actions, theirs.actions, strict=True):
             np.testing.assert_array_equal(mine, other)
@@ -105,8 +109,8 @@ PAST_THE_PAPER = read_settings(
 )
 
 
-def test_rules_past_the_paper_do_the_same_step_by_step() -> None:
-    """Weights go from step to step, and rows are broadcast in the same order."""
+def test_extensions_of_the_paper_agree_step_by_step() -> None:
+    """Weights carry over between steps, and rows are broadcast in the same order."""
     cells = FEDERATED[:2]
     histories = by_compiled_programs(PAST_THE_PAPER, cells, ROUNDS)
     for cell, history in zip(cells, histories, strict=True):
@@ -121,9 +125,9 @@ def test_rules_past_the_paper_do_the_same_step_by_step() -> None:
                 close(ours.improved[n], theirs.improved[n])
 
 
-def test_silent_units_begin_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of agents 1 and 3; agent 2 has none that could be silent."""
-    # At the few states of one broadcast some units always are.
+def test_silent_units_are_revived_in_both_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents 1 and 3 have silent units; agent 2 uses tanh and has none."""
+    # At the few states of one broadcast some units are always silent.
     monkeypatch.setattr(revival, "REMEMBERED_BROADCASTS", 1)
     reviving = read_settings(PAST_THE_PAPER.as_toml(), ["agents.improvement_revives_units=true"])
     cells = FEDERATED[:2]
@@ -139,15 +143,15 @@ def test_silent_units_begin_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def with_liars(*overrides: str) -> ExperimentSettings:
-    """Two agents more, so that the honest ones are several whoever lies."""
+    """Return settings with two more agents, so that several are honest in every attack."""
     text = SETTINGS.as_toml()
     _, second, third = (f"[[agents]]{part}" for part in text.split("[[agents]]")[1:])
     return read_settings(text + second + third, overrides)
 
 
 MEAN_STD = with_liars("federation.exploration=0.5")
-# Beside 10⁶ a float32 has no room for what honest agents say, so that a mean is not the same in
-# both engines, and it takes a rule that cuts such a value off.
+# In float32 a sum with 10⁶ loses the digits of the honest values, so the engines' means differ.
+# The attack "huge" is therefore tested only with rules that cut such a value off.
 TRIMMED = with_liars("federation.rule=trimmed", "federation.trim=1")
 CLEAN = Cell("fedhql", 0)
 MODEST = [f"attack={a},attackers={k}" for a in ATTACKS if a != "huge" for k in (1, 2)]
@@ -162,10 +166,10 @@ LIES = {
 
 
 @pytest.mark.parametrize(("settings", "attacked"), LIES.values(), ids=LIES)
-def test_liars_tell_both_servers_the_same(
+def test_attacks_have_the_same_effect_in_both_engines(
     settings: ExperimentSettings, attacked: list[str]
 ) -> None:
-    """Every attack, with a clean lane among them."""
+    """Every attack runs beside a lane without attackers."""
     cells = [CLEAN, *(Cell(arm, 0) for arm in attacked)]
     histories = dict(zip(cells, by_compiled_programs(settings, cells, 2), strict=True))
     for cell, history in histories.items():
@@ -178,20 +182,20 @@ def test_liars_tell_both_servers_the_same(
             for n in range(5):
                 close(ours.improved[n], theirs.improved[n])
     honest = histories[CLEAN]
-    for cell in cells[1:]:  # lies reach those who are honest
+    for cell in cells[1:]:  # attacks change the honest agents
         first, last = histories[cell]
         np.testing.assert_array_equal(first.learned[0], honest[0].learned[0])
         assert abs(last.improved[0] - honest[1].improved[0]).max() > 1e-3, cell
 
 
-CARRIED = read_settings(  # what the -plus presets have
+CARRIED = read_settings(  # as in the -plus presets
     PAST_THE_PAPER.as_toml(),
     ["federation.server_environments=carry-over", "federation.horizon_steps=5"],
 )
 
 
-def test_episodes_that_go_on_in_the_next_round_are_the_same(tmp_path: Path) -> None:
-    """Also through a checkpoint; and they are others than those that begin anew."""
+def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
+    """They also agree after a checkpoint, and they differ from episodes that are reset."""
     arms = ("fedhql", "server_environments=reset", "attack=noise,attackers=1")
     cells = [Cell(arm, 0) for arm in arms]
     messages = [by_messages(CARRIED, cell, ROUNDS) for cell in cells]
@@ -213,7 +217,7 @@ def test_episodes_that_go_on_in_the_next_round_are_the_same(tmp_path: Path) -> N
         assert messages[0][1].figures != other[1].figures
 
 
-def test_the_comparison_is_about_something(compiled: Histories) -> None:
+def test_the_compared_runs_learn_act_and_differ(compiled: Histories) -> None:
     records = [record for cell in FEDERATED for record in compiled[cell]]
     for record in records:
         assert all((a != b).any() for a, b in zip(record.learned, record.improved, strict=True))
@@ -222,7 +226,7 @@ def test_the_comparison_is_about_something(compiled: Histories) -> None:
     assert {0, 1} == {int(action) for step in steps for action in step}
     # Some environments end before the others: later steps have fewer rows.
     assert len({len(step) for step in steps}) > 1
-    # Up to the first round arms with a seed are the same; the server's actions soon differ.
+    # Arms with one seed are equal until the first round; then the server's actions differ.
     first, wide = compiled[CELLS[0]], compiled[CELLS[1]]
     np.testing.assert_array_equal(first[0].learned[0], wide[0].learned[0])
     pairs = zip(first, wide, strict=True)

@@ -1,4 +1,4 @@
-"""A round of many lanes at once is a message server's round in each of them."""
+"""A compiled round of many lanes equals the message engine's round in each lane."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,17 +33,17 @@ from fedhql.settings.sections import AttackSettings
 from tests.agents.dqn.corridor import CORRIDOR, LIMIT, corridor
 
 DISCOUNT, PLENTY = 0.9, 10**6
-# Of one shape, so that they share programs, but none is like another.
+# They share one shape and so their programs, but each learns at another rate.
 CONFIGS = [
     DqnConfig(hidden=(8,), improvement_steps=2, improvement_learning_rate=rate)
     for rate in (0.01, 0.03, 0.1)
 ]
-# Where an agent is the median its error is 0, but for rounding, which Adam would make a whole step.
+# An agent that is the median has an error of 0 up to rounding; Adam would make that a full step.
 BY_SGD = [
     replace(c, improvement_optimiser="sgd", improvement_learning_rate=rate)
     for c, rate in zip(CONFIGS, (0.1, 0.2, 0.5), strict=True)
 ]
-# Longer than an episode may be: some are cut off, others reach their goal and leave before that.
+# The horizon exceeds the episode limit: some episodes are truncated, others reach the goal before.
 Arm = dict[str, float]
 ARM: Arm = {
     "exploration": 1.0,
@@ -63,7 +63,7 @@ ARMS: list[Arm] = [
     ARM | {"exploration": 30.0},
     ARM | {"learning_rate": 0.1, "horizon_steps": 5, "query_batch": 2},
 ]
-# The last lane is independent. In the first two some episodes end at the goal, others do not.
+# The last lane is independent. In the first two lanes some episodes end at the goal.
 AGENT_SEEDS_LN = np.arange(204, 216, dtype=np.uint32).reshape(4, 3)
 SERVER_SEEDS_FB = np.arange(100, 112, dtype=np.uint32).reshape(3, 4)
 RULE_NUMBERS = ("exploration", "bound", "confidence", "trim")
@@ -72,7 +72,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 class Compiled:
-    """One round of all lanes."""
+    """One round of all lanes in the compiled engine."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Compiled:
             pad=False,
             all_actions=all_actions,
         )
-        for lane, agent in silent:  # each agent is a population of its own here
+        for lane, agent in silent:  # without padding each agent is its own population
             learner = self._grid.learners[agent]
             nan = learner.parameters.at[lane].set(np.nan)
             self._grid._put(agent, learner._replace(parameters=nan))
@@ -114,14 +114,14 @@ class Compiled:
         return np.stack([self._grid.policy(lane, n)[1] for n in range(3)])
 
     def assert_lane_is(self, lane: int, other: "Compiled", other_lane: int) -> None:
-        """To the last bit."""
+        """Check that a lane equals a lane of another run, bit for bit."""
         np.testing.assert_array_equal(self.parameters(lane), other.parameters(other_lane))
         for mine, theirs in zip(self.outcome, other.outcome, strict=True):
             np.testing.assert_array_equal(mine[lane], theirs[other_lane])
 
 
 class Messages:
-    """One round of one lane."""
+    """One round of one lane in the message engine."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Messages:
             discount=DISCOUNT,
             all_actions=all_actions,
         )
-        # So much that what remains of it is `affordable`.
+        # Spend so much of the budget that `affordable` remains.
         budget = Budget(PLENTY, 3, server_env_steps=3 * PLENTY - affordable)
         seeds = SERVER_SEEDS_FB[lane, :batch].tolist()
         self.figures: RoundFigures = server.federate(budget, seeds)[1]
@@ -178,20 +178,20 @@ def plain() -> Compiled:
 
 
 @LANES
-def test_a_round_is_the_message_servers(lane: int, plain: Compiled) -> None:
-    """Also where an environment ended: it is not asked about, counted or learned from."""
+def test_a_compiled_round_equals_the_message_engines(lane: int, plain: Compiled) -> None:
+    """An environment that has ended is not queried, counted or learned from."""
     Messages(lane, ARMS[lane]).assert_same(plain, lane)
 
 
-def test_the_round_is_about_something(plain: Compiled) -> None:
+def test_the_compared_round_ends_episodes_and_changes_every_lane(plain: Compiled) -> None:
     steps = np.asarray(plain.outcome.server_env_steps)
-    # At different times: some at the goal, others at the limit.
+    # Episodes end at different times: some at the goal, others at the limit.
     assert all(4 * LIMIT > of_lane > 2 * LIMIT for of_lane in steps[:2])
     assert (np.abs(np.diff(np.asarray(plain.outcome.sums), axis=0)) > 1e-3).any(axis=1).all()
     assert all((plain.parameters(lane) != plain.before[lane]).any() for lane in range(3))
 
 
-def test_an_independent_lane_stays_as_it_is(plain: Compiled) -> None:
+def test_a_round_does_not_change_an_independent_lane(plain: Compiled) -> None:
     np.testing.assert_array_equal(plain.parameters(3), plain.before[3])
 
 
@@ -202,8 +202,8 @@ def test_the_order_of_lanes_does_not_matter(order: Sequence[int], plain: Compile
         turned.assert_lane_is(lane, plain, was)
 
 
-def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
-    """Each change is made in lane 0 alone: it shows there, and nowhere else."""
+def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> None:
+    """Each change is made in lane 0 and must show there only."""
     changes: list[Arm] = [
         {"exploration": 30.0},
         {"learning_rate": 0.1},
@@ -212,7 +212,7 @@ def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
     ]
     for change in changes:
         arm = ARM | change
-        # The second lane keeps the longest horizon, which is a part of the program.
+        # The second lane keeps the longest horizon, so the program stays the same.
         changed = Compiled([arm, *ARMS[1:]])
         assert (changed.parameters(0) != plain.parameters(0)).any(), change
         Messages(0, arm).assert_same(changed, 0)
@@ -220,16 +220,16 @@ def test_every_number_of_an_arm_counts(plain: Compiled) -> None:
             changed.assert_lane_is(lane, plain, lane)
 
 
-def test_rows_that_do_not_run_may_hold_anything(
+def test_rows_that_do_not_run_have_no_effect(
     plain: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is asked about them, so what is said of them is in no one's hands."""
+    """Such rows may hold NaN, as agents are not asked about them."""
 
     def begin_badly(lanes: Any, seeds: Any) -> Any:
         episodes = begin_episodes(lanes, seeds)
         if len(seeds) < 12:
-            return episodes  # an agent's
-        # The third lane's arm has a batch of 2 of the 4 that there are.
+            return episodes  # the episodes of agents
+        # The arm of the third lane uses 2 of its 4 rows.
         return episodes._replace(states=episodes.states.at[10:].set(np.nan))
 
     monkeypatch.setattr(grid_module, "begin_episodes", begin_badly)
@@ -239,7 +239,7 @@ def test_rows_that_do_not_run_may_hold_anything(
 
 
 @pytest.mark.parametrize("affordable", [(7, 9, 1), (4, 0, 2)])
-def test_no_step_is_taken_that_cannot_be_paid_for(affordable: Sequence[int]) -> None:
+def test_a_round_takes_no_step_that_the_budget_cannot_pay(affordable: Sequence[int]) -> None:
     limited = Compiled(affordable=affordable)
     for lane, most in enumerate(affordable):
         Messages(lane, ARMS[lane], affordable=most).assert_same(limited, lane)
@@ -260,7 +260,7 @@ def test_an_agent_that_answers_nan_is_left_out_and_counted(plain: Compiled) -> N
         partly.assert_lane_is(lane, plain, lane)
 
 
-def test_a_lane_without_a_usable_answer_says_so(plain: Compiled) -> None:
+def test_a_lane_without_a_usable_answer_reports_it(plain: Compiled) -> None:
     silent = Compiled(silent=[(1, 0), (1, 1), (1, 2)])
     assert silent.outcome.unanswered.tolist() == [False, True, False]
     with pytest.raises(NoUsableAnswers):
@@ -271,8 +271,8 @@ def test_a_lane_without_a_usable_answer_says_so(plain: Compiled) -> None:
 
 @pytest.mark.parametrize("all_actions", [False, True], ids=["chosen", "all actions"])
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_and_broadcast_is_the_message_servers(rule: str, all_actions: bool) -> None:
-    """With numbers that differ between lanes, and in one of them an agent that answers NaN."""
+def test_every_rule_and_broadcast_equals_the_message_engines(rule: str, all_actions: bool) -> None:
+    """Numbers differ between lanes, and one lane has an agent that answers NaN."""
     arms: list[Arm] = [
         ARM,
         ARM | {"exploration": 30.0, "bound": 2.0, "confidence": 400.0, "trim": 0.4},
@@ -301,8 +301,8 @@ def test_lanes_may_have_different_rules(rules: tuple[str, ...]) -> None:
         messages.assert_same(compiled, lane)
 
 
-def test_attackers_beside_an_agent_that_answers_nan() -> None:
-    """They look at those only whose answers can be used."""
+def test_attackers_ignore_an_agent_that_answers_nan() -> None:
+    """They use only the usable answers of honest agents."""
     arms = [
         arm | {"attack": attack_number(name), "attackers": 1}
         for arm, name in zip(ARMS, ("collude", "stealthy", "collude"), strict=True)
@@ -314,20 +314,20 @@ def test_attackers_beside_an_agent_that_answers_nan() -> None:
         assert (compiled.parameters(lane)[1] != honest.parameters(lane)[1]).any()
 
 
-def test_a_program_in_which_nobody_lies_has_no_attacks_in_it(
+def test_a_program_without_attackers_does_not_trace_attacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("traced")
 
     monkeypatch.setattr(server_module, "attacked", never)
-    short = ARM | {"horizon_steps": 2}  # of no other test, so that it is compiled here
+    short = ARM | {"horizon_steps": 2}  # no other test has it, so the program is compiled here
     Compiled([short] * 3)
     with pytest.raises(AssertionError, match="traced"):
         Compiled([short, short, short | {"attackers": 1}])
 
 
-def test_rules_and_broadcasts_differ() -> None:
+def test_every_rule_and_broadcast_gives_another_result() -> None:
     rounds = [
         Messages(0, ARMS[1], rule=rule, all_actions=all_actions).parameters()
         for rule in RULES
@@ -338,11 +338,11 @@ def test_rules_and_broadcasts_differ() -> None:
 
 
 @pytest.mark.parametrize("rule", ["median-mad", "hampel", "trimmed", "bellman-weighted"])
-def test_an_agent_that_diverged_takes_nobody_with_it(rule: str) -> None:
-    """What it says is a number, but its square is none in float32."""
+def test_a_diverged_agent_does_not_spoil_the_honest_ones(rule: str) -> None:
+    """Its answers are finite, but their squares overflow float32."""
     grid = Compiled(rule=rule, all_actions=True, affordable=(0, 0, 0))._grid
     learner = grid.learners[1]
-    huge = learner.parameters.at[:].set(1e15)  # once for each of two layers
+    huge = learner.parameters.at[:].set(1e15)  # both layers multiply by it
     grid._put(1, learner._replace(parameters=huge))
     outcome = grid.federate(SERVER_SEEDS_FB, np.full(3, PLENTY))
     assert not np.isnan(np.asarray(outcome.sums)).any()
@@ -352,7 +352,7 @@ def test_an_agent_that_diverged_takes_nobody_with_it(rule: str) -> None:
             assert np.isfinite(grid.policy(lane, honest)[1]).all()
 
 
-def test_bernstein() -> None:
+def test_the_bernstein_rule_uses_each_lanes_numbers() -> None:
     arms = [ARM, ARM | {"confidence": 400.0, "bound": 2.0}, ARM | {"bound": 3.0}]
     silent = [(2, 0)]
     compiled = Compiled(arms, rule="bernstein", silent=silent)

@@ -1,4 +1,4 @@
-"""A grid's own business: who is where in it, saving it, lanes that end before others."""
+"""The grid: the order of agents, checkpoints, and lanes that end before others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,16 +33,16 @@ COMMON: dict[str, Any] = {
     "exploration_final_eps": 0.3,
     "improvement_revives_units": True,
 }
-# Padded, these are one population.
+# With padding these two are one population.
 PAIR = [
     DqnConfig(hidden=(6,), **COMMON),
     DqnConfig(hidden=(3, 4), activation="tanh", **COMMON),
 ]
-# With one between them that trains at other times and so has to be a population of its own.
+# The agent between them trains at other times and so needs its own population.
 THREE = [PAIR[0], DqnConfig(hidden=(4,), **(COMMON | {"train_freq": 2})), PAIR[1]]
 SEEDS_LN = np.arange(9, dtype=np.uint32).reshape(3, 3)
 SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
-# The third lane is alone.
+# The third lane is independent.
 ARMS = ArmNumbers(
     {"exploration": jnp.array([1.0, 1.0])},
     *(jnp.array([x, x]) for x in (0.5, 4, 3, 0, False, 0, 0)),
@@ -77,7 +77,7 @@ def parameters(of: Grid, lane: int) -> list[Any]:
 
 
 def one_round(of: Grid, number: int) -> tuple[Any, ...]:
-    """-> every agent's parameters, what it played, what the server saw."""
+    """Run one round. Return every agent's parameters, the evaluation and the outcome."""
     of.self_learn(np.full(3, of.env_steps + 22 + number))
     seeds_FB = np.arange(6, dtype=np.uint32).reshape(2, 3) + 100 * number
     outcome = of.federate(seeds_FB, PLENTY)
@@ -86,8 +86,8 @@ def one_round(of: Grid, number: int) -> tuple[Any, ...]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_are_remembered() -> Iterator[None]:
-    """So few that some units are silent at them."""
+def _remember_one_broadcast() -> Iterator[None]:
+    """Remember so few states that some units are silent at all of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(revival, "REMEMBERED_BROADCASTS", 1)
         yield
@@ -99,8 +99,8 @@ def undisturbed() -> list[tuple[Any, ...]]:
     return [one_round(whole, number) for number in range(3)]
 
 
-def test_every_agent_is_what_its_seed_and_its_config_make_it() -> None:
-    """And is asked in its place, in whatever order populations have them."""
+def test_every_agent_follows_from_its_seed_and_config() -> None:
+    """Answers are in the order of agents, even if populations have another order."""
     whole = grid(THREE)
     assert [each.agents for each in whole.cohort.members] == [(0, 2), (1,)]
     states_LBD = np.random.default_rng(0).normal(size=(3, 5, 2)).astype(np.float32)
@@ -116,8 +116,8 @@ def test_every_agent_is_what_its_seed_and_its_config_make_it() -> None:
             np.testing.assert_allclose(q_LNBA[lane, agent], own, atol=1e-6)
 
 
-def test_silent_units_were_revived_in_it(undisturbed: Any) -> None:
-    """In the lanes that federate; so what is said here of a grid is said of that, too."""
+def test_silent_units_are_revived_in_federated_lanes(undisturbed: Any) -> None:
+    """The other tests of this module therefore cover revival too."""
     without = grid([replace(config, improvement_revives_units=False) for config in PAIR])
     left = [one_round(without, number) for number in range(3)][-1][0]
     revived = undisturbed[-1][0]
@@ -125,8 +125,8 @@ def test_silent_units_were_revived_in_it(undisturbed: Any) -> None:
     assert differ == [True, True, False]
 
 
-def test_every_agent_plays_by_its_own_network(undisturbed: Any) -> None:
-    """Asked one by one outside of the grid, they earn what the grid says they earn."""
+def test_every_agent_is_evaluated_with_its_own_network(undisturbed: Any) -> None:
+    """Evaluating each network outside the grid gives the same returns."""
     vectors, (returns_LNE, lengths_LNE), _ = undisturbed[0]
     networks = [Network(2, c.hidden, 2, c.activation) for c in PAIR]
     for lane in range(3):
@@ -149,8 +149,8 @@ class _Policy:
 
 @pytest.mark.slow  # many programs
 @pytest.mark.parametrize("configs", [PAIR, THREE])
-def test_padded_agents_are_the_same_as_each_by_itself(configs: Sequence[DqnConfig]) -> None:
-    """As on a GPU, and as on a CPU."""
+def test_padded_agents_learn_the_same_as_separate_ones(configs: Sequence[DqnConfig]) -> None:
+    """Agents are padded on a GPU and separate on a CPU."""
     close_by, apart = grid(configs, pad=True), grid(configs, pad=False)
     assert len(apart.cohort.members) == len(configs)
     assert len(close_by.cohort.members) < len(configs)
@@ -164,13 +164,13 @@ def test_padded_agents_are_the_same_as_each_by_itself(configs: Sequence[DqnConfi
         np.testing.assert_array_equal(my_lengths, lengths)
 
 
-def test_populations_may_be_visited_in_either_order() -> None:
+def test_the_order_of_populations_does_not_matter() -> None:
     forwards, backwards = (grid(pad=False, backwards=choice) for choice in (False, True))
     jax.tree.map(np.testing.assert_array_equal, one_round(forwards, 0), one_round(backwards, 0))
 
 
-def test_saved_and_restored_goes_on_bit_for_bit(undisturbed: Any, tmp_path: Path) -> None:
-    """Its memory full or not, into a grid of other agents."""
+def test_a_restored_grid_continues_bit_for_bit(undisturbed: Any, tmp_path: Path) -> None:
+    """The replay memory is full or not; the restoring grid had other agents."""
     whole = grid()
     for number in (0, 1):
         one_round(whole, number)
@@ -187,7 +187,7 @@ def test_saved_and_restored_goes_on_bit_for_bit(undisturbed: Any, tmp_path: Path
         assert restored.diagnostics()["train/n_updates"][2, 1] == 69 - 5
 
 
-def test_lanes_that_end_before_others_stay_as_they_were_there() -> None:
+def test_lanes_that_end_earlier_do_not_change_afterwards() -> None:
     ends = np.array([15, 29, 22])
     uneven = grid()
     uneven.self_learn(ends)
@@ -197,7 +197,7 @@ def test_lanes_that_end_before_others_stay_as_they_were_there() -> None:
         even.self_learn(np.full(3, end))
         for mine, other in zip(parameters(uneven, lane), parameters(even, lane), strict=True):
             np.testing.assert_array_equal(mine, other)
-    # The one that goes on is not held up by those that have ended.
+    # A lane that continues is not affected by those that have ended.
     uneven.self_learn(np.array([29, 40, 29]))
     even = grid()
     even.self_learn(np.full(3, 29))
@@ -206,8 +206,8 @@ def test_lanes_that_end_before_others_stay_as_they_were_there() -> None:
         np.testing.assert_array_equal(mine, other)
 
 
-def test_an_agent_that_has_diverged_still_plays(undisturbed: Any) -> None:
-    """Its first action again and again, away from the goal; the others as they would."""
+def test_a_diverged_agent_still_plays(undisturbed: Any) -> None:
+    """It always takes the first action, away from the goal; the others are not affected."""
     whole = grid()
     fine, _ = whole.evaluate(SEEDS_LNE[:, :2], 50)
     (population,) = whole.learners

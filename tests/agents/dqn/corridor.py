@@ -1,4 +1,4 @@
-"""A corridor to walk along: as a twin and as a Gymnasium environment, simple enough to follow."""
+"""A simple corridor for tests, as a twin and as a Gymnasium environment."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ def _observe(state: Array) -> Array:
     return jnp.concatenate([state, 1 - state])
 
 
-# From somewhere in its first half; at best the goal is reached within 5 steps, at worst never.
+# Episodes start in the first half. The best policy reaches the goal within 5 steps.
 CORRIDOR = Twin(2, 2, LIMIT, 1, lambda draws: draws / 2, _step, _observe)
 
 
 class Corridor(gym.Env[Any, Any]):
-    """The same for Gymnasium, but for the time limit."""
+    """The corridor as a Gymnasium environment, without the time limit."""
 
     observation_space = spaces.Box(-5, 5, (2,), np.float32)
     action_space = spaces.Discrete(2)

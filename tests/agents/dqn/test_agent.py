@@ -1,4 +1,4 @@
-"""Our DQN behind the contract, its phases compiled: bitwise resume, any division of the steps."""
+"""Our DQN with compiled phases as a black box: bitwise resume, any division of the steps."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.agents.dqn.torch_reference import torch_improve
 
 STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
 ACTIONS, TARGETS = np.arange(64) % 2, np.linspace(0, 1, 64, dtype=np.float32)
-# All agents below have these, and so share one program.
+# All agents below have these settings and so share one program.
 QUICK: dict[str, Any] = {
     "hidden": (8,),
     "learning_starts": 50,
@@ -38,7 +38,7 @@ def agent(seed: int = 0, **settings: Any) -> DqnAgent:
     )
 
 
-def test_is_a_black_box() -> None:
+def test_the_agent_satisfies_the_black_box_contract() -> None:
     for protocol in (BlackBoxAgent, Checkpointable, Exportable, Diagnosable):
         assert isinstance(agent(), protocol)
 
@@ -50,26 +50,27 @@ def test_is_a_black_box() -> None:
         pytest.param(
             0.05,
             marks=pytest.mark.xfail(
-                strict=True, reason="two polyak updates at once are rounded otherwise"
+                strict=True, reason="two polyak updates at once round differently"
             ),
         ),
     ],
 )
-def test_how_steps_are_divided_changes_nothing(tau: float) -> None:
+def test_the_division_of_steps_does_not_matter(tau: float) -> None:
     whole, divided = agent(tau=tau), agent(tau=tau)
-    whole.self_learn(5_200)  # more than one compiled call takes
+    whole.self_learn(5_200)  # needs more than one compiled call
     for env_steps in (7, 13, 61, 2, 5_117):
         divided.self_learn(env_steps)
     assert whole.diagnostics()["time/total_timesteps"] == 5_200
-    assert whole.diagnostics()["train/n_updates"] == (5_200 - 48) / 4  # first after step 52
+    # The first update is after step 52.
+    assert whole.diagnostics()["train/n_updates"] == (5_200 - 48) / 4
     assert whole.diagnostics() == divided.diagnostics()
     np.testing.assert_array_equal(whole.q_values(STATES), divided.q_values(STATES))
     np.testing.assert_array_equal(whole._learner.target, divided._learner.target)
 
 
 @pytest.mark.parametrize("env_steps", [151, 700])
-def test_saved_and_restored_goes_on_bit_for_bit(env_steps: int, tmp_path: Path) -> None:
-    """In the middle of an episode and of a chunk; the memory partly filled, or overflowing."""
+def test_a_restored_agent_continues_bit_for_bit(env_steps: int, tmp_path: Path) -> None:
+    """It is saved inside an episode and a chunk, with a partly filled or a full memory."""
     original, restored = agent(1), agent(2)
     original.self_learn(env_steps)
     original.improve(STATES, ACTIONS, TARGETS)
@@ -83,7 +84,7 @@ def test_saved_and_restored_goes_on_bit_for_bit(env_steps: int, tmp_path: Path) 
     assert (agent(2).q_values(STATES) != original.q_values(STATES)).all()
 
 
-def test_agents_are_made_by_their_seeds() -> None:
+def test_equal_seeds_give_equal_agents() -> None:
     one, same, other = agent(1), agent(1), agent(2)
     for each in (one, same, other):
         each.self_learn(100)
@@ -91,7 +92,7 @@ def test_agents_are_made_by_their_seeds() -> None:
     assert (one.q_values(STATES) != other.q_values(STATES)).any()
 
 
-def test_says_what_its_network_says() -> None:
+def test_q_values_are_those_of_the_network() -> None:
     learner = agent()
     learner.self_learn(100)
     values = learner.q_values(STATES)
@@ -99,18 +100,18 @@ def test_says_what_its_network_says() -> None:
     np.testing.assert_allclose(values, learner.network.q_values(parameters, STATES), atol=1e-5)
     assert values.dtype == np.float32
     assert values.shape == (64, 2)
-    values[:] = 0  # a caller's copy, not the agent's memory
+    values[:] = 0  # the caller has a copy
     assert learner.q_values(STATES).any()
 
 
-def test_an_exported_policy_says_the_same(tmp_path: Path) -> None:
+def test_an_exported_policy_gives_the_same_values(tmp_path: Path) -> None:
     learner = agent(activation="tanh", hidden=(4, 3))
     learner.export(tmp_path)
     np.testing.assert_array_equal(load_policy(tmp_path, BOX)(STATES), learner.q_values(STATES))
 
 
-def test_improves_on_batches_of_any_size() -> None:
-    """As PyTorch does with none of the rows that are added up to a size that is compiled."""
+def test_improvement_on_any_batch_size_equals_pytorchs() -> None:
+    """PyTorch gets the batch without the rows that pad it to a compiled size."""
     learner = agent()
     expected = np.array(learner._learner.parameters)
     rounds = [(STATES[:size], ACTIONS[:size], TARGETS[:size] + 5) for size in (5, 1, 3)]
@@ -122,18 +123,18 @@ def test_improves_on_batches_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("follows", [True, False])
-def test_target_network_follows_improvement_if_asked(follows: bool) -> None:
+def test_the_target_network_follows_improvement_if_the_settings_say_so(follows: bool) -> None:
     learner = agent(target_follows_improvement=follows)
     before = np.array(learner._learner.target)
     learner.improve(STATES, ACTIONS, TARGETS)
-    np.testing.assert_array_equal(learner._learner.target, before)  # not before self-learning
+    np.testing.assert_array_equal(learner._learner.target, before)  # unchanged until self-learning
     learner.self_learn(1)
     improved = np.array(learner._learner.parameters)
     assert (improved != before).any()
     np.testing.assert_array_equal(learner._learner.target, improved if follows else before)
 
 
-def test_figures_for_its_owner() -> None:
+def test_diagnostics_report_epsilon_loss_and_learning_rate() -> None:
     constant, annealed = agent(), agent(exploration_final_eps=0.1, exploration_fraction=0.1)
     for learner in (constant, annealed):
         learner.self_learn(500)

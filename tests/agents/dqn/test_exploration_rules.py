@@ -1,4 +1,4 @@
-"""Exploration inside compiled programs is the same as outside, and both do what they say."""
+"""Exploration in compiled programs equals that in NumPy, and agents follow it."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ from tests.agents.dqn.corridor import CORRIDOR, corridor
 
 Q = jnp.array([1.0, 3.0, 2.0])
 DRAWS = jax.random.uniform(jax.random.key(0), (20_000, 2))
-PLACES = pytest.mark.parametrize("twin", [CORRIDOR, None], ids=["compiled", "host"])
+BOTH_LOOPS = pytest.mark.parametrize("twin", [CORRIDOR, None], ids=["compiled", "host"])
 
 
 def shares(actions: Any) -> Any:
     return np.bincount(np.asarray(actions), minlength=3) / len(actions)
 
 
-def test_epsilon_greedy() -> None:
+def test_epsilon_greedy_explores_with_probability_epsilon() -> None:
     act: Any = jax.vmap(inside.epsilon_greedy, (None, None, 0))
     # 6 standard errors of a share over 20,000 draws are at most 0.021.
     np.testing.assert_allclose(shares(act(Q, 0.3, DRAWS)), [0.1, 0.8, 0.1], atol=0.021)
@@ -32,21 +32,21 @@ def test_epsilon_greedy() -> None:
     np.testing.assert_allclose(shares(act(Q, 1.0, DRAWS)), 1 / 3, atol=0.021)
 
 
-def test_ties_are_broken_as_outside() -> None:
+def test_ties_are_broken_as_in_numpy() -> None:
     tie = np.array([1.0, 3.0, 3.0], dtype=np.float32)
     theirs = outside.epsilon_greedy(tie, 0.0, np.random.default_rng(0))
     assert int(inside.epsilon_greedy(jnp.asarray(tie), jnp.float32(0), DRAWS[0])) == theirs == 1
 
 
-def test_boltzmann() -> None:
+def test_boltzmann_draws_by_the_softmax() -> None:
     act: Any = jax.vmap(inside.boltzmann, (None, None, 0))
     np.testing.assert_allclose(shares(act(Q, 2.0, DRAWS[:, 0])), jax.nn.softmax(Q / 2), atol=0.021)
     assert set(np.asarray(act(1e6 * Q, 1e-3, DRAWS[:, 0]))) == {1}  # no overflow
-    # The largest draw there is takes the last action, whatever the probabilities sum up to.
+    # The largest draw takes the last action, even if the probabilities sum to less than 1.
     assert int(inside.boltzmann(jnp.zeros(3), jnp.float32(1), jnp.float32(1 - 2**-24))) == 2
 
 
-def test_count_ucb_is_the_one_outside() -> None:
+def test_count_ucb_equals_numpys() -> None:
     rng = np.random.default_rng(0)
     q_MA, counts_MA = rng.normal(size=(300, 3)), rng.integers(5, size=(300, 3))
     confidences_M = rng.uniform(0.1, 3, size=300)
@@ -60,7 +60,7 @@ def test_count_ucb_is_the_one_outside() -> None:
 
 
 @pytest.mark.parametrize("anneal_env_steps", [0.0, 100.0, 33.3])
-def test_annealed_epsilon_is_the_one_outside(anneal_env_steps: float) -> None:
+def test_annealed_epsilon_equals_numpys(anneal_env_steps: float) -> None:
     steps = jnp.array([0, 1, 33, 34, 50, 99, 100, 5_000])
     final, initial, anneal = map(jnp.float32, (0.1, 0.9, anneal_env_steps))
     ours = inside.annealed_epsilon(final, initial, anneal, steps)
@@ -71,7 +71,7 @@ def test_annealed_epsilon_is_the_one_outside(anneal_env_steps: float) -> None:
 def steps_of_a_fixed_network(
     twin: Any, env_steps: int = 1_500, **settings: Any
 ) -> tuple[DqnAgent, NDArray[Any], NDArray[Any]]:
-    """An agent that explores but hardly learns -> it, the states it saw, the actions it took."""
+    """Return an agent that explores but hardly learns, its states and its actions."""
     quick: dict[str, Any] = {"hidden": (4,), "batch_size": 2, "train_freq": 1, "learning_starts": 0}
     config = DqnConfig(**quick, learning_rate=1e-20, **settings)
     learner = DqnAgent(config, corridor(), twin, discount=0.9, budget_env_steps=env_steps, seed=5)
@@ -82,15 +82,15 @@ def steps_of_a_fixed_network(
 
 
 def test_agents_explore_epsilon_greedily_on_the_host() -> None:
-    """In a compiled phase too: `test_self_learning` follows it action by action."""
+    """`test_self_learning` checks the same in a compiled phase, action by action."""
     learner, states, actions = steps_of_a_fixed_network(None, exploration_final_eps=0.4)
     greedy = learner.q_values(states).argmax(axis=1)
-    # Half of ε goes to the action that is greedy anyway; 6 standard errors are 0.062.
+    # Half of the random actions are greedy too; 6 standard errors are 0.062.
     assert (actions != greedy).mean() == pytest.approx(0.2, abs=0.062)
 
 
-@PLACES
-def test_agents_explore_by_boltzmann(twin: Any) -> None:
+@BOTH_LOOPS
+def test_agents_explore_by_boltzmann_in_both_loops(twin: Any) -> None:
     learner, states, actions = steps_of_a_fixed_network(
         twin, exploration="boltzmann", temperature=0.2
     )
@@ -101,9 +101,9 @@ def test_agents_explore_by_boltzmann(twin: Any) -> None:
     assert abs(chance.mean() - flat.mean()) > 0.05
 
 
-@PLACES
-def test_agents_explore_by_counts(twin: Any) -> None:
-    """Every action is the one that NumPy's rule takes, with counts by boxes of states."""
+@BOTH_LOOPS
+def test_agents_explore_by_counts_in_both_loops(twin: Any) -> None:
+    """Every action is that of NumPy's rule, with counts for each box of states."""
     learner, states, actions = steps_of_a_fixed_network(twin, 300, exploration="ucb", confidence=2)
     projection = visit_projection(5, 2).astype(np.float32)
     counts: dict[bytes, NDArray[np.int64]] = {}

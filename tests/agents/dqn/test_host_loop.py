@@ -1,4 +1,4 @@
-"""Our DQN in an environment that has no twin: the same agent, acting step by step."""
+"""Our DQN in an environment without a twin, where it acts step by step in NumPy."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +29,8 @@ def lake(**options: Any) -> Environment:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_learns_by_stable_baselines3s_loop(double: bool) -> None:
-    """Its networks are told of every step and given every batch: they are ours throughout."""
+def test_it_learns_by_stable_baselines3s_loop(double: bool) -> None:
+    """With the same steps and batches, SB3's networks equal ours after every step."""
     settings: dict[str, Any] = {"learning_rate": 0.01, "target_update_interval": 7, "tau": 0.6}
     counted = {"train_freq": 3, "gradient_steps": 2, "learning_starts": 6}
     ours = agent(corridor(), batch_size=5, buffer_size=20, double=double, **settings, **counted)
@@ -71,7 +71,7 @@ def test_the_memory_holds_true_transitions() -> None:
     learner = agent(corridor(), learning_starts=100, buffer_size=70)
     learner.self_learn(100)
     experience: Any = learner._experience
-    rows = np.roll(experience._replay, -30, axis=0)  # the oldest of 100 - 70 first
+    rows = np.roll(experience._replay, -30, axis=0)  # rolled so that the oldest row is first
     assert set(rows[:, 4]) == {0, 1}
     lengths, length = [], 0
     for now, following in pairwise(rows):
@@ -82,7 +82,7 @@ def test_the_memory_holds_true_transitions() -> None:
         if following[0] != then:
             lengths.append((length, bool(terminated)))
             length = 0
-    whole = lengths[1:]  # of the first episode only the end is remembered
+    whole = lengths[1:]  # only the end of the first episode is stored
     assert all(terminated or length == LIMIT for length, terminated in whole)
     assert {terminated for _, terminated in whole} == {True, False}
 
@@ -95,10 +95,10 @@ def test_the_memory_holds_true_transitions() -> None:
         ("FrozenLake-v1", {"exploration": "ucb"}),
     ],
 )
-def test_saved_and_restored_goes_on_bit_for_bit(
+def test_a_restored_agent_continues_bit_for_bit(
     env_id: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """In the middle of an episode, with a memory that overflows."""
+    """It is saved inside an episode; the memory overflows."""
     quick = {"learning_starts": 50, "buffer_size": 200, "target_update_interval": 60}
     original, restored = (
         agent(make_environment(env_id), seed, **quick, **settings) for seed in (1, 2)
@@ -118,7 +118,7 @@ def test_saved_and_restored_goes_on_bit_for_bit(
     assert restored.diagnostics() == original.diagnostics()
 
 
-def test_how_steps_are_divided_changes_nothing() -> None:
+def test_the_division_of_steps_does_not_matter() -> None:
     whole, divided = (agent(lake(), exploration="ucb", learning_starts=20) for _ in range(2))
     whole.self_learn(200)
     for env_steps in (1, 6, 93, 100):
@@ -135,8 +135,8 @@ def test_how_steps_are_divided_changes_nothing() -> None:
         pytest.param("ucb", marks=pytest.mark.slow),
     ],
 )
-def test_learns_to_cross_a_frozen_lake(exploration: str) -> None:
-    """One wrong step of six ends without a reward; chance alone crosses it once in a hundred."""
+def test_it_learns_to_cross_a_frozen_lake(exploration: str) -> None:
+    """A wrong step can end the episode; random actions cross it about once in 100 episodes."""
     learner = agent(
         lake(is_slippery=False),
         hidden=(32,),
@@ -159,15 +159,15 @@ def test_learns_to_cross_a_frozen_lake(exploration: str) -> None:
     assert earned == 1.0
 
 
-def test_actions_and_episodes_have_randomness_of_their_own() -> None:
-    """Else what an agent explores is a function of the very seeds its episodes begin with."""
+def test_actions_and_episodes_use_different_random_streams() -> None:
+    """Otherwise exploration would depend on the seeds of the episodes."""
     experience: Any = agent(lake())._experience
     assert experience._rng.bit_generator.state != experience._env._seeds.bit_generator.state
 
 
 @pytest.mark.parametrize("exploration", ["epsilon-greedy", "boltzmann"])
-def test_an_agent_that_has_diverged_goes_on(exploration: str) -> None:
-    """As it does in a compiled phase, and as stable-baselines3's; a server leaves it out."""
+def test_a_diverged_agent_continues_to_learn(exploration: str) -> None:
+    """It does so in a compiled phase and in stable-baselines3 too; a server leaves it out."""
     learner = agent(lake(), exploration=exploration, learning_starts=0)
     learner._learner = learner._learner._replace(
         parameters=jnp.full_like(learner._learner.parameters, np.nan)
@@ -175,8 +175,8 @@ def test_an_agent_that_has_diverged_goes_on(exploration: str) -> None:
     learner.self_learn(1)
 
 
-def test_observations_are_encoded_as_stable_baselines3_does() -> None:
-    """Discrete ones one-hot, from wherever their space begins; arrays in one row."""
+def test_observations_are_encoded_as_in_stable_baselines3() -> None:
+    """Discrete observations become one-hot, from any start; arrays become one row."""
     from gymnasium import spaces
 
     discrete = Encoder(spaces.Discrete(4, start=-1))

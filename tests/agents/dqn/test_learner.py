@@ -1,4 +1,4 @@
-"""A training step is stable-baselines3's, an improvement is PyTorch's Adam on the squared error."""
+"""Training equals stable-baselines3's; improvement equals PyTorch's steps on the squared error."""
 
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ D, A, B = 3, 3, 8
 RELU, TANH = Network(D, (8,), A, "relu"), Network(D, (4, 4), A, "tanh")
 NETWORKS = pytest.mark.parametrize("network", [RELU, TANH], ids=["relu", "tanh"])
 DISCOUNT, KAPPA = 0.9, 5
-# Sums are taken in another order, over a dozen steps that each divide by the root of a small sum.
+# The libraries sum in another order, and each of a dozen steps divides by a small root.
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 
 _train = jax.jit(train, static_argnums=0, static_argnames="double")
@@ -48,14 +48,16 @@ def numbers(**settings: Any) -> Numbers:
 
 
 def learner_of(network: Network) -> Learner:
-    """With a target network of its own, so that it shows which network is asked for what."""
+    """Return a learner whose target network differs from its online network."""
     learner = new_learner(network, jnp.asarray(initial_parameters(network, 0)))
     return learner._replace(target=jnp.asarray(initial_parameters(network, 1)))
 
 
 def batches(count: int) -> list[Floats]:
-    """Rows as in a replay memory. Every other batch is large, so that its gradient is clipped:
-    Adam forgives a factor that stays, but not one that comes and goes."""
+    """Return batches of replay rows. Every other batch is so large that its gradient is clipped.
+
+    Adam would hide a wrong factor that is constant, but not one that alternates.
+    """
     rng = np.random.default_rng(0)
     made = []
     for number in range(count):
@@ -67,7 +69,7 @@ def batches(count: int) -> list[Floats]:
 
 
 def exchanges() -> list[tuple[Floats, Any, Floats]]:
-    """(states, actions, targets) of two improvements, the first far away, the second near."""
+    """Return (states, actions, targets) of two improvements; the first targets are far away."""
     rng = np.random.default_rng(1)
     states = rng.normal(size=(2, B, D)).astype(np.float32)
     targets = (rng.normal(size=(2, B)) * [[100], [1]]).astype(np.float32)
@@ -78,7 +80,7 @@ def exchanges() -> list[tuple[Floats, Any, Floats]]:
     ("network", "double", "max_grad_norm"),
     [(RELU, False, 10.0), (TANH, False, 10.0), (TANH, False, 0.5), (RELU, True, 10.0)],
 )
-def test_training_is_stable_baselines3s(
+def test_training_equals_stable_baselines3s(
     network: Network, double: bool, max_grad_norm: float
 ) -> None:
     settings: dict[str, Any] = {"learning_rate": 0.01, "max_grad_norm": max_grad_norm}
@@ -97,10 +99,10 @@ def test_training_is_stable_baselines3s(
 @pytest.mark.parametrize(
     ("optimiser", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)]
 )
-def test_improvement_is_pytorchs(
+def test_improvement_equals_pytorchs(
     network: Network, optimiser: str, kind: type[torch.optim.Optimizer]
 ) -> None:
-    """Over two exchanges: its Adam remembers the first, and the training's Adam is not touched."""
+    """Its optimiser keeps its state over two exchanges; that of training does not change."""
     improver = Optimiser(optimiser)
     learner = learner_of(network)
     learner = before = learner._replace(improver=improver.new_state(learner.parameters))
@@ -124,8 +126,8 @@ def test_improvement_is_pytorchs(
 
 
 @pytest.mark.parametrize(("times", "scale"), [(0.5, 1), (2.5, 2.5), (40, MOST_SCALE)])
-def test_larger_values_have_larger_steps(times: float, scale: float) -> None:
-    """`times` the unit, on average over the rows that are there."""
+def test_larger_values_have_a_larger_learning_rate(times: float, scale: float) -> None:
+    """The mean |target| over rows of weight 1 is `times` the unit."""
     states, actions, targets = exchanges()[0]
     there = WEIGHTS_B == 1
     unit = float(abs(targets[there]).mean() / times)
@@ -146,17 +148,17 @@ WEIGHTS_B = np.array([1, 0, 0, 1, 0, 0, 0, 0], dtype=np.float32)
 
 
 def improved_with_absent(state: float, target: float) -> Learner:
-    """On two exchanges; in the first, rows of weight 0 hold nothing else."""
+    """Improve on two exchanges; in the first, rows of weight 0 hold these values."""
     states, actions, targets = (np.array(part) for part in exchanges()[0])
     states[WEIGHTS_B == 0], targets[WEIGHTS_B == 0] = state, target
-    # Without a clip, so that Adam sees how the two compare in size: a mean is over rows there.
+    # Without clipping, Adam's result shows whether the mean is over rows of weight 1 only.
     unclipped, ones_B = numbers(improvement_max_grad_norm=1e9), np.ones(B, dtype=np.float32)
     once = _improve(RELU, learner_of(RELU), unclipped, states, actions, targets, WEIGHTS_B)
     twice: Learner = _improve(RELU, once, unclipped, *exchanges()[1], ones_B)
     return twice
 
 
-def test_rows_of_weight_0_are_not_there() -> None:
+def test_rows_of_weight_0_have_no_effect() -> None:
     first, second = exchanges()
     there = WEIGHTS_B == 1
     expected = torch_improve(
@@ -173,16 +175,16 @@ def test_rows_of_weight_0_are_not_there() -> None:
 
 
 @pytest.mark.parametrize("improved", [False, True])
-def test_no_rows_at_all_change_nothing(improved: bool) -> None:
+def test_an_improvement_without_rows_changes_nothing(improved: bool) -> None:
     before = learner_of(RELU)._replace(improved=jnp.bool_(improved))
-    # An optimiser with a past would move on with no gradient at all.
+    # An optimiser with moments would take a step even without a gradient.
     before = _improve(RELU, before, numbers(), *exchanges()[0], jnp.ones(B))
     before = before._replace(improved=jnp.bool_(improved))
     after = _improve(RELU, before, numbers(), *exchanges()[1], jnp.zeros(B))
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-def test_the_target_follows_as_stable_baselines3s_polyak_updates() -> None:
+def test_follow_equals_stable_baselines3s_polyak_updates() -> None:
     learner = learner_of(RELU)
     target, online = np.asarray(learner.target), np.asarray(learner.parameters)
     once = 0.7 * target + 0.3 * online
@@ -194,7 +196,9 @@ def test_the_target_follows_as_stable_baselines3s_polyak_updates() -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 @pytest.mark.parametrize("improved", [True, False])
-def test_the_target_takes_improved_weights_if_that_is_chosen(improved: bool, follows: bool) -> None:
+def test_the_target_takes_improved_weights_if_the_settings_say_so(
+    improved: bool, follows: bool
+) -> None:
     before = learner_of(RELU)._replace(improved=jnp.bool_(improved))
     after = begin_self_learning(before, numbers(target_follows_improvement=follows))
     expected = before.parameters if improved and follows else before.target
@@ -202,8 +206,8 @@ def test_the_target_takes_improved_weights_if_that_is_chosen(improved: bool, fol
     assert not bool(after.improved)
 
 
-def test_initial_weights_are_pytorchs() -> None:
-    """Uniform in ±1/sqrt(fan in), weights and biases alike; a seed is a network."""
+def test_initial_weights_are_distributed_like_pytorchs() -> None:
+    """Weights and biases are uniform in ±1/sqrt(fan in); a seed determines the network."""
     network = Network(9, (400,), 100, "relu")
     vector = initial_parameters(network, 3)
     assert vector.dtype == np.float32

@@ -52,7 +52,7 @@ def test_every_optimiser_has_a_counterpart_in_pytorch() -> None:
 
 
 @pytest.mark.parametrize(("name", "keywords"), KEYWORDS)
-def test_each_step_is_that_of_stable_baselines3_with_pytorchs_optimiser(
+def test_each_step_equals_stable_baselines3s_with_pytorchs_optimiser(
     name: str, keywords: dict[str, Any]
 ) -> None:
     network = TANH if keywords else RELU
@@ -77,7 +77,7 @@ def test_each_step_is_that_of_stable_baselines3_with_pytorchs_optimiser(
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_padded_agent_takes_the_steps_it_takes_alone(name: str) -> None:
-    """And the padding, with what an optimiser remembers of it, stays exactly zero."""
+    """The padding and its moments in the optimiser stay exactly zero."""
     configs = [DqnConfig(hidden=(5,), optimizer=name), DqnConfig(hidden=(3, 2), optimizer=name)]
     networks = [Network(3, c.hidden, 3, c.activation) for c in configs]
     population = padded(networks)
@@ -112,7 +112,7 @@ def test_an_unknown_keyword_is_refused_with_those_that_are_allowed() -> None:
         ours("sgd", {"rho": 1}).at(0.1, 1.0)
 
 
-def test_any_optax_factory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_optax_factory_works_as_an_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMISERS, "lion", "optax:lion")
     optimiser = Optimiser("lion", (("b1", 0.8),))
     learner = with_fresh_state(learner_of(RELU), optimiser)
@@ -121,5 +121,5 @@ def test_any_optax_factory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         RELU, learner, numbers(learning_rate=0.5), rows, double=False, optimiser=optimiser
     )
     moved = np.abs(np.asarray(after.parameters - learner.parameters))
-    assert set(np.unique(moved.round(3))) <= {0.0, 0.5}  # it steps by the sign alone
+    assert set(np.unique(moved.round(3))) <= {0.0, 0.5}  # lion steps by the sign of the gradient
     assert (moved > 0).any()

@@ -1,4 +1,4 @@
-"""A network padded into a larger one is the same network: what it says, and how it learns."""
+"""A padded network gives the same values and learns the same as the original network."""
 
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 def learn(network: Network, learner: Learner, numbers: Numbers) -> Learner:
-    """Both ways of learning."""
+    """Take a training step and an improvement."""
     learner = train(network, learner, numbers, jnp.asarray(ROWS_BR), double=False)
     states, actions, targets = (jnp.asarray(part) for part in EXCHANGE)
     return improve(network, learner, numbers, states, actions, targets, jnp.ones(B), steps=2)
@@ -43,7 +43,7 @@ def learn(network: Network, learner: Learner, numbers: Numbers) -> Learner:
 
 @pytest.fixture(scope="module")
 def together() -> Learner:
-    """All of them, learning as one padded population."""
+    """Return all agents after learning as one padded population."""
     vectors = [embed(initial_parameters(n, 5), n, POPULATION) for n in NETWORKS]
     learners = jax.vmap(partial(new_learner, POPULATION))(jnp.stack(vectors))
     more = jax.jit(jax.vmap(partial(learn, POPULATION)))
@@ -52,22 +52,22 @@ def together() -> Learner:
     return learners
 
 
-def test_the_same_network_several_times_needs_no_padding() -> None:
+def test_equal_networks_need_no_padding() -> None:
     assert padded([NETWORKS[1]] * 3) == NETWORKS[1]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_embedding_can_be_undone(network: Network) -> None:
+def test_extract_inverts_embed(network: Network) -> None:
     own = initial_parameters(network, 5)
     held = embed(own, network, POPULATION)
     assert held.shape == (POPULATION.parameter_count,)
     np.testing.assert_array_equal(extract(held, network, POPULATION), own)
-    # As many numbers that are not zero as the network has, so the padding is all zeros.
+    # There are as many nonzero numbers as the network has, so the padding is all zeros.
     assert np.count_nonzero(held) == np.count_nonzero(own) == network.parameter_count
 
 
 @SLOTS
-def test_says_the_same(slot: int) -> None:
+def test_a_padded_network_gives_the_same_values(slot: int) -> None:
     network = NETWORKS[slot]
     own = initial_parameters(network, 5)
     held = jnp.asarray(embed(own, network, POPULATION))
@@ -76,7 +76,7 @@ def test_says_the_same(slot: int) -> None:
 
 
 @SLOTS
-def test_learns_the_same_as_alone(slot: int, together: Learner) -> None:
+def test_a_padded_network_learns_the_same_as_alone(slot: int, together: Learner) -> None:
     network = NETWORKS[slot]
     numbers = Numbers(*(number[slot] for number in NUMBERS))
     alone = before = new_learner(network, jnp.asarray(initial_parameters(network, 5)))
@@ -86,12 +86,12 @@ def test_learns_the_same_as_alone(slot: int, together: Learner) -> None:
     mine: Any = jax.tree.map(lambda array: array[slot], together)
     close(extract(np.asarray(mine.parameters), network, POPULATION), alone.parameters)
     close(mine.loss, alone.loss)
-    assert np.abs(alone.parameters - before.parameters).max() > 0.01  # there was much to learn
+    assert np.abs(alone.parameters - before.parameters).max() > 0.01  # the network has changed
 
 
 @SLOTS
 def test_padding_stays_exactly_zero(slot: int, together: Learner) -> None:
-    """In the optimisers' memories too: else it would come back."""
+    """The optimisers' moments stay zero too; otherwise later steps would change the padding."""
     vectors = (leaf[slot] for leaf in jax.tree.leaves(together) if leaf.ndim == 2)
     checked = 0
     for vector in map(np.asarray, vectors):

@@ -1,4 +1,4 @@
-"""Units that are silent at all states asked begin anew; nobody else notices."""
+"""Units that are silent at all remembered states are reinitialised; others do not change."""
 
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ _improve = jax.jit(partial(improve, steps=2), static_argnums=0)
 
 
 def silenced(network: Network = NETWORK, parameters_P: Floats = INITIAL_P) -> Floats:
-    """Other weights than the initial ones, and units that answer 0 whatever they are asked."""
+    """Return weights that differ from the initial ones, with units that always output 0."""
     vector = parameters_P + np.float32(0.01)
     layers = network.unpack(vector)
     layers[0][1][FIRST] = layers[1][1][SECOND] = -100
@@ -44,7 +44,7 @@ def silenced(network: Network = NETWORK, parameters_P: Floats = INITIAL_P) -> Fl
 
 
 def answers(parameters_P: Any, network: Network = NETWORK) -> list[Floats]:
-    """Of every hidden layer, to the states asked."""
+    """Return the outputs of every hidden layer at the remembered states."""
     below, all_of_them = ASKED_SD, []
     for layer_weights, biases in network.unpack(np.asarray(parameters_P))[: len(network.hidden)]:
         below = network.activate(below @ layer_weights + biases)
@@ -56,7 +56,7 @@ def revival(network: Network = NETWORK) -> Revival:
     return new_revival(network, jnp.asarray(INITIAL_P))._replace(asked=jnp.asarray(ASKED_SD))
 
 
-def test_no_unit_stays_silent_and_the_values_asked_for_stay() -> None:
+def test_no_unit_stays_silent_and_the_values_do_not_change() -> None:
     before_P = silenced()
     after_P, _ = revive(NETWORK, jnp.asarray(before_P), (), revival(), NUMBERS.tanh)
     silent = [~(layer != 0).any(axis=0) for layer in answers(before_P)]
@@ -67,7 +67,7 @@ def test_no_unit_stays_silent_and_the_values_asked_for_stay() -> None:
     np.testing.assert_allclose(values(np.asarray(after_P)), values(before_P), rtol=1e-5, atol=1e-6)
 
 
-def test_only_their_weights_change_and_only_those_are_forgotten() -> None:
+def test_only_weights_and_moments_of_silent_units_change() -> None:
     before_P, ones_P = silenced(), jnp.ones(INITIAL_P.size)
     after_P, (moment_P, count) = revive(
         NETWORK, jnp.asarray(before_P), (ones_P, jnp.int32(7)), revival(), NUMBERS.tanh
@@ -89,7 +89,7 @@ def test_only_their_weights_change_and_only_those_are_forgotten() -> None:
         assert (moment[at][0][others] == 1).all()
 
 
-def test_a_unit_that_began_silent_has_the_negatives() -> None:
+def test_an_initially_silent_unit_gets_the_negatives() -> None:
     initial_P = INITIAL_P.copy()
     NETWORK.unpack(initial_P)[0][1][0] = -50
     gone_P = initial_P.copy()
@@ -99,14 +99,14 @@ def test_a_unit_that_began_silent_has_the_negatives() -> None:
     assert NETWORK.unpack(np.asarray(after_P))[0][1][0] == 50
 
 
-def test_tanh_is_never_silent() -> None:
+def test_a_tanh_network_has_no_silent_units() -> None:
     network = Network(D, (6, 5), A, "tanh")
     before_P = silenced(network)
     after_P, _ = revive(network, jnp.asarray(before_P), (), revival(network), NUMBERS.tanh)
     np.testing.assert_array_equal(after_P, before_P)
 
 
-def test_pytorchs_does_the_same() -> None:
+def test_the_pytorch_version_does_the_same() -> None:
     module = torch_module(NETWORK)
     put(module, NETWORK, INITIAL_P)
     optimiser = torch.optim.Adam(module.parameters())
@@ -130,7 +130,7 @@ def test_pytorchs_does_the_same() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 40])
-def test_what_is_remembered_does_not_depend_on_absent_rows(rows: int) -> None:
+def test_remembered_states_do_not_depend_on_rows_of_weight_0(rows: int) -> None:
     states_BD, nothing = ASKED_SD[:rows], np.full((2 * rows, D), 7, dtype=np.float32)
     spread, weights_B = nothing.copy(), np.tile([0, 1], rows)
     spread[1::2] = states_BD
@@ -152,13 +152,13 @@ def is_awake(learner: Learner) -> bool:
     return bool((answers(learner.parameters)[0][:, FIRST] != 0).any())
 
 
-def test_at_the_first_improvement_since_self_learning_and_at_no_other() -> None:
+def test_only_the_first_improvement_since_self_learning_revives() -> None:
     for improved in (False, True):
         learner = silent_learner(revival=revival(), improved=jnp.bool_(improved))
         assert is_awake(_improve(NETWORK, learner, NUMBERS, *EXCHANGE)) is not improved
 
 
-def test_not_before_enough_has_been_asked() -> None:
+def test_units_are_revived_only_after_enough_broadcasts() -> None:
     learner = silent_learner()
     for _ in range(REMEMBERED_BROADCASTS - 1):
         learner = _improve(NETWORK, learner, NUMBERS, *EXCHANGE)
@@ -167,18 +167,18 @@ def test_not_before_enough_has_been_asked() -> None:
     assert is_awake(_improve(NETWORK, learner, NUMBERS, *EXCHANGE))
 
 
-def test_no_rows_at_all_change_nothing() -> None:
+def test_an_improvement_without_rows_changes_nothing() -> None:
     before = silent_learner(revival=revival())
     after = _improve(NETWORK, before, NUMBERS, *EXCHANGE[:3], np.zeros(B))
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
 def test_padding_changes_nothing_and_stays_zero() -> None:
-    """In a network wider and deeper, with a head at each depth."""
+    """The padded network is wider and deeper, with a head at each depth."""
     population = padded([NETWORK, Network(D, (9, 9, 9), A, "tanh")])
     held_P = embed(silenced(), NETWORK, population)
     knows = revival()._replace(initial=jnp.asarray(embed(INITIAL_P, NETWORK, population)))
-    # A moment that is 1 where the network is, and 0 where it is padded.
+    # A moment that is 1 for the network's own weights and 0 for padding.
     ones_P = np.ones(INITIAL_P.size, dtype=np.float32)
     held_ones_P = jnp.asarray(embed(ones_P, NETWORK, population))
     held = revive(population, jnp.asarray(held_P), held_ones_P, knows, NUMBERS.tanh)
@@ -187,7 +187,7 @@ def test_padding_changes_nothing_and_stays_zero() -> None:
         np.testing.assert_array_equal(mine, embed(np.asarray(own), NETWORK, population))
 
 
-def test_a_checkpoint_has_what_was_asked(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_remembered_states(tmp_path: Path) -> None:
     def agent(seed: int, *, revives: bool = True) -> DqnAgent:
         config = DqnConfig(hidden=(16,), improvement_steps=1, improvement_revives_units=revives)
         env = make_environment("CartPole-v1")

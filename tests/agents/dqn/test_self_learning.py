@@ -1,4 +1,4 @@
-"""A phase is stable-baselines3's loop: same steps, same memory, same training, same targets."""
+"""A phase equals stable-baselines3's loop in steps, replay memory, training and targets."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
 LANES = TwinLanes(CORRIDOR)
 SEEDS, PHASE, BUDGET, DISCOUNT = np.array([5, 6, 7, 8], dtype=np.uint32), 30, 60, 0.9
 COMMON = DqnConfig(hidden=(4,), learning_rate=0.01, batch_size=5, exploration_final_eps=0.3)
-# A memory that overflows, and in the middle of a chunk; targets at odd times; two gradient steps.
+# The memory overflows inside a chunk, the target moves at odd steps, and two gradient steps follow.
 OVERFLOWING = replace(
     COMMON,
     buffer_size=15,
@@ -35,7 +35,7 @@ OVERFLOWING = replace(
     learning_starts=11,
     target_update_interval=7,
 )
-# Learning starts at the end of a chunk, which does not train yet; targets move at every step.
+# Learning starts at the end of a chunk that does not train yet; the target moves at every step.
 FOLLOWING = replace(
     COMMON,
     activation="tanh",
@@ -50,13 +50,13 @@ CONFIGS = pytest.mark.parametrize("config", [OVERFLOWING, FOLLOWING], ids=["over
 
 
 def lanes_of(config: DqnConfig) -> list[DqnConfig]:
-    """Agents of one program, which differ in everything that a program leaves open."""
+    """Return agents of one program that differ in their numbers."""
     other = replace(config, learning_rate=0.1, tau=0.1, exploration_final_eps=0.05)
     return [config, replace(other, max_grad_norm=0.1, exploration_initial_eps=0.8)] * 2
 
 
 class Run:
-    """Our lanes, from the start."""
+    """Lanes of our own DQN, from the first step."""
 
     def __init__(self, config: DqnConfig) -> None:
         self.network = Network(2, config.hidden, 2, config.activation)
@@ -69,7 +69,7 @@ class Run:
         self.starts = np.array(experience.episodes.states)
 
     def draws(self, chunks: int) -> Floats:
-        """(C, L, W), by the program that makes them for agents too."""
+        """Return the draws (C, L, W) from the program that agents use too."""
         at_once, words, keys = self.dqn.chunks, self.dqn.draws_a_chunk, self.experience.keys
         parts = [chunk_draws(keys, first, at_once, words) for first in range(0, chunks, at_once)]
         return np.concatenate(parts)
@@ -83,7 +83,7 @@ class Run:
 
 
 class Sb3Loop:
-    """stable-baselines3's collect_rollouts and learn for one lane, given the lane's draws."""
+    """stable-baselines3's collect_rollouts and learn for one lane, with the lane's draws."""
 
     def __init__(self, config: DqnConfig, run: Run, lane: int) -> None:
         self.model: DQN = sb3_dqn(
@@ -110,7 +110,7 @@ class Sb3Loop:
             draws = self._draws_CW[chunk][3 * offset : 3 * offset + 3]
             self._step(draws[0], draws[1], draws[2:])
             self.model._update_current_progress_remaining(self.env_steps, BUDGET)
-            self.model._on_step()  # its exploration rate, its target network
+            self.model._on_step()  # updates the exploration rate and the target network
             if (
                 self.env_steps % self._config.train_freq == 0
                 and self.env_steps > self._config.learning_starts
@@ -145,8 +145,8 @@ _step_twin: Any = jax.jit(CORRIDOR.step)
 
 
 @CONFIGS
-def test_a_phase_is_stable_baselines3s_loop(config: DqnConfig) -> None:
-    """Held against it before learning has begun, in the middle of a chunk, and at the end."""
+def test_a_phase_equals_stable_baselines3s_loop(config: DqnConfig) -> None:
+    """They are compared before learning starts, inside a chunk and at the end."""
     ours = Run(config)
     theirs = [Sb3Loop(c, ours, lane) for lane, c in enumerate(lanes_of(config))]
     for until in (5, 6, 31, 34, BUDGET):
@@ -156,7 +156,7 @@ def test_a_phase_is_stable_baselines3s_loop(config: DqnConfig) -> None:
             assert int(ours.learner.updates[lane]) == loop.updates
             np.testing.assert_allclose(ours.experience.replay[lane], loop.replay, atol=1e-6)
             online, target = loop.model.q_net, loop.model.q_net_target
-            # Two dozen steps of Adam, whose sums are taken in another order.
+            # Differences accumulate over two dozen steps of Adam that sum in another order.
             for mine, module in [(ours.learner.parameters, online), (ours.learner.target, target)]:
                 np.testing.assert_allclose(mine[lane], weights(module), rtol=1e-3, atol=2e-5)
     assert theirs[0].updates == {15: 2 * 25, 1_000_000: 18}[config.buffer_size]
@@ -175,7 +175,7 @@ def test_nothing_trains_before_learning_starts(config: DqnConfig) -> None:
 
 
 def test_the_memory_holds_true_transitions() -> None:
-    """By the corridor's own rules, without a look at how they came about."""
+    """They follow the rules of the corridor, whatever program stored them."""
     rows_LTR = np.asarray(Run(FOLLOWING).to(PHASE).to(BUDGET).experience.replay)
     truncated = 0
     for rows_TR in rows_LTR:
@@ -197,7 +197,7 @@ def test_the_memory_holds_true_transitions() -> None:
 
 
 def test_actions_are_uniform_before_learning_starts() -> None:
-    """By the very draws that agents use, and each agent has its own."""
+    """The draws are those that agents use, and each agent has its own."""
     draws_CLW = Run(FOLLOWING).draws(500)
     for draws in np.moveaxis(draws_CLW, 1, 0):
         actions = np.asarray(exploration.uniform(3, draws))
@@ -207,16 +207,16 @@ def test_actions_are_uniform_before_learning_starts() -> None:
     assert len(np.unique(draws_CLW)) > 0.99 * draws_CLW.size
 
 
-def test_a_gpus_program_for_a_steady_phase_learns_the_same(monkeypatch: Any) -> None:
-    """Where there is nothing to ask for it does not ask; what it learns is the same."""
-    asked = Run(FOLLOWING).to(PHASE).to(BUDGET)
+def test_the_gpu_program_for_a_steady_phase_learns_the_same(monkeypatch: Any) -> None:
+    """The program without conditions gives the same result as the one with conditions."""
+    conditional = Run(FOLLOWING).to(PHASE).to(BUDGET)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     steady = Run(FOLLOWING)
     assert not steady.dqn.is_steady(0, PHASE)  # learning has not begun
     assert steady.dqn.is_steady(PHASE, BUDGET)
     steady.to(PHASE).to(BUDGET)
     for one, other in zip(
-        jax.tree.leaves((asked.learner, asked.experience)),
+        jax.tree.leaves((conditional.learner, conditional.experience)),
         jax.tree.leaves((steady.learner, steady.experience)),
         strict=True,
     ):
@@ -227,8 +227,8 @@ def _same(one: Any, other: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_lanes_learn_as_if_alone_of_what_their_seeds_make() -> None:
-    """The first agent stays what it is, to the last bit, whatever becomes of the second."""
+def test_a_lane_does_not_depend_on_other_lanes() -> None:
+    """The first agent is the same bit for bit if the second one diverges."""
     one, other = Run(OVERFLOWING), Run(OVERFLOWING)
     other.learner = other.learner._replace(
         parameters=other.learner.parameters.at[1].set(np.nan),

@@ -1,4 +1,4 @@
-"""What stable-baselines3 and PyTorch would do, on the same weights and the same batches."""
+"""References in stable-baselines3 and PyTorch, for given weights and batches."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,7 +21,7 @@ ACTIVATIONS = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 
 
 class DoubleDQN(DQN):
-    """van Hasselt's, which stable-baselines3 does not have; all but the target is as its own."""
+    """Double DQN (van Hasselt), which stable-baselines3 lacks; only the target differs."""
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         for _ in range(gradient_steps):
@@ -42,7 +42,7 @@ class DoubleDQN(DQN):
 
 
 class _Spaces(gym.Env[Any, Any]):
-    """stable-baselines3 asks an environment for its spaces; nothing steps this one."""
+    """An environment that provides spaces to stable-baselines3 and is never stepped."""
 
     def __init__(self, network: Network) -> None:
         self.observation_space = spaces.Box(-1e9, 1e9, (network.inputs,), np.float32)
@@ -58,7 +58,7 @@ def sb3_dqn(
     optimizer_kwargs: dict[str, Any] | None = None,
     **settings: Any,
 ) -> DQN:
-    """stable-baselines3's DQN with our weights in both of its networks."""
+    """Return stable-baselines3's DQN with our weights in both of its networks."""
     torch.set_num_threads(1)
     model = (DoubleDQN if double else DQN)(
         "MlpPolicy",
@@ -80,7 +80,7 @@ def sb3_dqn(
 
 
 def sb3_train(model: DQN, rows_BR: Floats) -> float:
-    """One step of its own `train`, on a batch of ours -> loss."""
+    """Take one step of SB3's own `train` on a batch of ours. Return the loss."""
     samples = _samples(rows_BR)
     assert model.replay_buffer is not None
     model.replay_buffer.sample = lambda *_, **__: samples  # type: ignore[method-assign]
@@ -98,7 +98,7 @@ def torch_improve(
     max_grad_norm: float,
     kind: type[torch.optim.Optimizer] = torch.optim.Adam,
 ) -> Floats:
-    """Algorithm 1.b over several rounds (states, actions, targets), one optimiser for them all."""
+    """Run Algorithm 1.b over several (states, actions, targets) with one optimiser."""
     module = torch_module(network)
     put(module, network, parameters_P)
     optimiser = kind(module.parameters(), lr=learning_rate)  # type: ignore[call-arg]  # all take it
@@ -115,7 +115,7 @@ def torch_improve(
 
 
 def put(module: torch.nn.Module, network: Network, parameters_P: Floats) -> None:
-    """Our vector into a torch network, whose weights are (out, in)."""
+    """Copy our vector into a torch network, whose weights are (out, in)."""
     parameters = iter(module.parameters())
     with torch.no_grad():
         for layer_weights, biases in network.unpack(np.asarray(parameters_P)):
@@ -124,7 +124,7 @@ def put(module: torch.nn.Module, network: Network, parameters_P: Floats) -> None
 
 
 def weights(module: torch.nn.Module) -> Floats:
-    """The inverse of `put`."""
+    """Return a torch network's weights as our vector, the inverse of `put`."""
     parts = [parameter.detach().numpy().T.ravel() for parameter in module.parameters()]
     return np.concatenate(parts)
 
