@@ -31,7 +31,7 @@ class ArmNumbers(NamedTuple):
     horizon_steps: Array
     query_batch: Array
     rule: Array  # index into the server's rules
-    carry_over: Array  # whether episodes that have not ended go on in the next round
+    carry_over: Array  # whether unfinished episodes continue in the next round
     attack: Array  # the number of the attack
     attackers: Array
 

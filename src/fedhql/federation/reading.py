@@ -62,8 +62,8 @@ class FromValues:
         self._counted_N = None
         if weights_N is not None:
             xp = q_NBA.__array_namespace__()
-            everybody = xp.ones(len(q_NBA)) if usable_N is True else usable_N
-            self._counted_N = weights_among(weights_N, everybody)
+            present_N = xp.ones(len(q_NBA)) if usable_N is True else usable_N
+            self._counted_N = weights_among(weights_N, present_N)
 
     def scores(self) -> Array:
         return self._by_rule("scores", self._q_NBA)
