@@ -2,7 +2,7 @@ import fedhql
 import fedhql.federation
 
 
-def test_public_names_are_there_and_are_all() -> None:
+def test_the_public_names_are_complete() -> None:
     assert set(fedhql.__all__) == {
         "BlackBoxAgent",
         "Checkpointable",
@@ -16,5 +16,5 @@ def test_public_names_are_there_and_are_all() -> None:
         assert all(hasattr(module, name) for name in module.__all__)
 
 
-def test_the_equations_are_where_the_readme_says() -> None:
+def test_the_equations_are_exported_as_the_readme_says() -> None:
     assert {"fed_ucb", "fed_ucb_bernstein", "fed_td"} <= set(fedhql.federation.__all__)

@@ -1,4 +1,4 @@
-"""What the README tells a user to type works, and is what CI runs."""
+"""The examples and commands of the README work, and CI runs them."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_users_own_agent_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_agent_of_the_readme_runs(tmp_path: Path) -> None:
     agent = next(block for block in blocks("python") if "class LinearAgent" in block)
     assert len(agent.splitlines()) < 40
     (tmp_path / "linear.py").write_text(agent)
@@ -26,31 +26,31 @@ def test_the_users_own_agent_runs_as_it_stands(tmp_path: Path) -> None:
     assert "agent2" in output
 
 
-def test_the_experiment_file_and_the_federation_are_valid() -> None:
-    example, served = blocks("toml")
-    assert read_served_settings(served).service.members == ("north", "south", "west")
+def test_the_settings_files_of_the_readme_are_valid() -> None:
+    example, service = blocks("toml")
+    assert read_served_settings(service).service.members == ("north", "south", "west")
     settings = read_settings(example)
     assert [agent.kind for agent in settings.agents] == ["dqn", "my_agents:MyAgent"]
 
 
-def test_make_run_is_the_command_it_says_it_is() -> None:
+def test_make_run_runs_the_command_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    (told,) = re.findall(
+    (command,) = re.findall(
         r"^\.venv/bin/(fedhql run .*?)$(?=\n```)", README.replace("\\\n    ", ""), re.M
     )
-    assert f"$(BIN)/{told}" in makefile
+    assert f"$(BIN)/{command}" in makefile
 
 
-def test_ci_calls_what_the_readme_tells() -> None:
+def test_ci_runs_make_check_and_make_test() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     assert "make check" in ci
     assert "make test" in ci
 
 
-def test_there_is_a_picture() -> None:
+def test_the_readme_shows_a_picture() -> None:
     assert re.search(r"!\[.+\]\(docs/.+\.png\)", README)
 
 
-def test_every_linked_file_is_there() -> None:
+def test_every_linked_file_exists() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target

@@ -152,7 +152,7 @@ def test_a_worker_that_leaves_early_is_no_success(tmp_path: Path) -> None:
     leaving = AGENT.replace("self.learned += env_steps", "raise SystemExit(0)")
     (tmp_path / "my_agents.py").write_text(leaving)
     message = refused("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
-    assert "ended before its work did" in message
+    assert "ended before its task" in message
 
 
 def test_environments_are_found_where_the_user_works(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["suite", "papers", "--out", "new"], "no suite 'papers'; there are: cartpole-n5, "),
+        (["suite", "papers", "--out", "new"], "unknown suite 'papers'; allowed: cartpole-n5, "),
         (["suite", "paper", "--out", "new", "--budget-fraction", "0"], "--budget-fraction 0: "),
         (["suite", "paper", "--out", "new", "--budget-fraction", "2"], "--budget-fraction 2: "),
         (["suite", "paper", "--out", "new", "--seeds", "a"], "--seeds a: allowed: whole numbers"),

@@ -1,4 +1,4 @@
-"""The best states played once more: what is written is what their policies do."""
+"""The final evaluation of the best states writes the returns of their policies."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ KINDS = ["dqn", "sb3-dqn", "tabular", f"{__name__}:Stubborn"]
 
 
 class Stubborn:
-    """Always the action it has settled for. Refuses questions about nothing."""
+    """Always prefers one action. Refuses empty queries."""
 
     def __init__(self, seed: int, choice: int = 0) -> None:
         self.choice = choice
@@ -56,7 +56,7 @@ class Stubborn:
 
 
 class Secretive(Stubborn):
-    """Keeps something smaller than itself, which nobody else can read."""
+    """Exports a file that only its owner can read."""
 
     def export(self, directory: Path) -> None:
         (directory / "secret").touch()
@@ -68,7 +68,7 @@ def settings_of(kinds: list[str], *overrides: str) -> ExperimentSettings:
 
 
 def keep_best(settings: ExperimentSettings, home: Path, env_steps: int = 90) -> list[BlackBoxAgent]:
-    """Agents that have learned a little, as a cell leaves them."""
+    """Return agents that have learned `env_steps`. Write their best states as a cell does."""
     agents = build_agents(settings, CELL.seed)
     for agent, name in zip(agents, settings.agent_names, strict=True):
         if env_steps:
@@ -84,7 +84,7 @@ def keep_best(settings: ExperimentSettings, home: Path, env_steps: int = 90) -> 
 
 
 def written(settings: ExperimentSettings, home: Path) -> Any:
-    """best_returns.json, or None if there is none."""
+    """Return the content of best_returns.json, or None if there is none."""
     directory = RunDirectory(home)
     directory.cell(CELL).mkdir(parents=True, exist_ok=True)
     evaluate_best(settings, CELL, directory)
@@ -105,7 +105,7 @@ def by_hand(settings: ExperimentSettings, agent: BlackBoxAgent, seed: int) -> fl
     return total
 
 
-def test_every_kind_of_agent_is_played_from_what_was_kept(tmp_path: Path) -> None:
+def test_the_best_state_of_every_kind_is_played_from_its_files(tmp_path: Path) -> None:
     settings = settings_of(KINDS)
     agents = keep_best(settings, tmp_path)
     means = written(settings, tmp_path)
@@ -118,10 +118,10 @@ def test_every_kind_of_agent_is_played_from_what_was_kept(tmp_path: Path) -> Non
     assert len(set(means.values())) == 4
 
 
-def test_a_twins_episodes_are_played_too(tmp_path: Path) -> None:
-    """CartPole, whose returns are numbers of steps: not one action may differ."""
+def test_best_states_are_played_in_a_twin_too(tmp_path: Path) -> None:
+    """CartPole's returns are step counts, so a single different action would show."""
     settings = settings_of(["dqn", "dqn"], "environment.id=CartPole-v1", "agents.2.hidden=[8]")
-    agents = keep_best(settings, tmp_path, env_steps=0)  # learning would have to be compiled
+    agents = keep_best(settings, tmp_path, env_steps=0)  # learning would need a compiled program
     twin = find_twin("CartPole-v1")
     assert twin is not None
     batch = TwinBatch(twin, 1)
@@ -138,8 +138,8 @@ def test_a_twins_episodes_are_played_too(tmp_path: Path) -> None:
     assert written(settings, tmp_path) == expected
 
 
-def test_returns_known_beforehand(tmp_path: Path) -> None:
-    """A lake of two fields, the goal to the right; who is there is not asked any more."""
+def test_known_returns_are_written(tmp_path: Path) -> None:
+    """A lake of two fields with the goal on the right. Agents at the goal are not queried."""
     settings = settings_of(
         [f"{__name__}:Stubborn"] * 2,
         "environment.id=FrozenLake-v1",
@@ -157,12 +157,12 @@ def test_nothing_is_written_without_episodes(tmp_path: Path) -> None:
     assert written(settings, tmp_path) is None
 
 
-def test_nothing_is_written_when_nothing_was_kept(tmp_path: Path) -> None:
+def test_nothing_is_written_without_best_states(tmp_path: Path) -> None:
     assert written(settings_of(["tabular"]), tmp_path) is None
 
 
-def test_only_what_was_kept_is_played(tmp_path: Path) -> None:
-    """Each agent's episodes are its own, whoever else is there."""
+def test_an_agent_without_a_best_state_is_left_out(tmp_path: Path) -> None:
+    """An agent's episodes do not depend on the other agents."""
     settings = settings_of(["tabular", "tabular"])
     keep_best(settings, tmp_path / "both")
     both = written(settings, tmp_path / "both")
@@ -172,14 +172,14 @@ def test_only_what_was_kept_is_played(tmp_path: Path) -> None:
     assert written(settings, tmp_path / "one") == {"agent2": both["agent2"]}
 
 
-def test_what_only_its_owner_can_read_is_left_out(tmp_path: Path) -> None:
+def test_an_export_that_only_its_owner_can_read_is_left_out(tmp_path: Path) -> None:
     settings = settings_of([f"{__name__}:Secretive", "tabular"])
     keep_best(settings, tmp_path)
     assert list(written(settings, tmp_path)) == ["agent2"]
 
 
-def test_the_episodes_are_fresh(tmp_path: Path) -> None:
-    """None of those among which the best state was chosen, or from which it was improved."""
+def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
+    """They differ from the seeds of all evaluations and of the server's episodes."""
     records = CellRecords(
         settings_of(KINDS),
         CELL,

@@ -33,7 +33,7 @@ def finish(
         cell,
         RunDirectory(home),
         report=reports.append,
-        clock=lambda: 0.0,  # no time is lost with checkpoints, so there is one after every round
+        clock=lambda: 0.0,  # checkpoints take no time, so one is due after every round
         tensorboard=False,
         gather=gather,
     )
@@ -41,7 +41,7 @@ def finish(
 
 
 def losing(phases: Iterator[int | None]) -> Gather:
-    """Each cohort is lost in its n-th self-learning phase, when half of it has been learned."""
+    """Return cohorts that are lost halfway through the self-learning phases in `phases`."""
 
     def gather(
         settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
@@ -71,7 +71,7 @@ def test_progress_grows_to_the_budget(tmp_path: Path) -> None:
     assert consumed[-1] == 900
 
 
-def test_a_finished_cell_is_not_touched_again(tmp_path: Path) -> None:
+def test_a_finished_cell_is_not_run_again(tmp_path: Path) -> None:
     """A worker that outlives its parent may finish a cell that a resumed run is waiting for."""
     finish(tmp_path)
     rows = RunDirectory(tmp_path).cell(CELL) / "evaluations.csv"
@@ -85,21 +85,23 @@ def rows(home: Path, cell: Cell, name: str) -> str:
 
 
 @pytest.mark.parametrize("arm", ["fedhql", "attack=noise,attackers=1"])
-def test_lost_agents_change_nothing(
+def test_losing_agents_does_not_change_the_results(
     arm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cell = Cell(arm, 0)
-    rewarding = [
-        "environment.id=tests.known_mdps:RandomMDP-v0"
-    ]  # from the first step, so that values differ
+    # This MDP gives rewards from the first step, so that values differ.
+    rewarding = ["environment.id=tests.known_mdps:RandomMDP-v0"]
     finish(tmp_path / "whole", gather_here, cell, rewarding)
     finish(tmp_path / "disturbed", losing(iter([1, 2, None])), cell, rewarding)
-    assert re.findall(r"agents were lost; it goes on from round-0*(\d)", caplog.text) == ["0", "1"]
+    assert re.findall(r"agents were lost; the cell continues from round-0*(\d)", caplog.text) == [
+        "0",
+        "1",
+    ]
     for name in ("evaluations.csv", "federation.csv"):
         assert rows(tmp_path / "disturbed", cell, name) == rows(tmp_path / "whole", cell, name)
 
 
-def test_an_attacker_lies_to_the_server_and_to_nobody_else(tmp_path: Path) -> None:
+def test_an_attacker_lies_to_the_server_only(tmp_path: Path) -> None:
     liar = Cell("attack=nan,attackers=1", 0)
     for cell in (CELL, liar):
         finish(tmp_path, cell=cell)
@@ -111,7 +113,7 @@ def test_an_attacker_lies_to_the_server_and_to_nobody_else(tmp_path: Path) -> No
     assert np.isfinite([row.mean_return for row in evaluations]).all()
 
 
-def test_agents_that_are_lost_again_and_again_end_the_cell(tmp_path: Path) -> None:
+def test_a_cell_ends_when_agents_are_lost_repeatedly(tmp_path: Path) -> None:
     gathered = 0
 
     def always_lost_at_once() -> Iterator[int]:

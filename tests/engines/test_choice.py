@@ -36,7 +36,7 @@ OPTIONS = settings(overrides=["environment.options.sutton_barto_reward=true"])
 
 
 @pytest.mark.parametrize("env_id", COMPILED_ENVIRONMENTS)
-def test_auto_compiles_whatever_can_be_compiled(
+def test_auto_chooses_the_compiled_engine_where_it_can(
     env_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "find_spec", lambda name: object())
@@ -46,7 +46,7 @@ def test_auto_compiles_whatever_can_be_compiled(
 
 
 @pytest.mark.parametrize(
-    ("impossible", "why", "said"),
+    ("impossible", "why", "warned"),
     [
         (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'", False),
         (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1", False),
@@ -54,17 +54,17 @@ def test_auto_compiles_whatever_can_be_compiled(
         (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward", True),
     ],
 )
-def test_what_cannot_be_compiled(
-    impossible: ExperimentSettings, why: str, said: bool, caplog: pytest.LogCaptureFixture
+def test_auto_chooses_messages_where_nothing_can_be_compiled(
+    impossible: ExperimentSettings, why: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And that it is not, where one would think so."""
+    """Users are warned if they would expect the compiled engine."""
     assert choose_engine(impossible, "auto") == "messages"
-    assert bool(re.search(why + ".*more slowly", caplog.text)) == said
+    assert bool(re.search(why + ".*more slowly", caplog.text)) == warned
     with pytest.raises(SettingsError, match=why):
         choose_engine(impossible, "compiled")
 
 
-def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_envpool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(compiled, "find_spec", lambda n: None if n == "envpool" else real(n))
     assert choose_engine(settings("LunarLander-v3"), "auto") == "messages"
@@ -73,19 +73,19 @@ def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_engine(settings("LunarLander-v3"), "compiled")
 
 
-def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cryptography_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_engine, "find_spec", lambda name: None)
     assert choose_engine(settings(), "messages") == "messages"
     with pytest.raises(MissingExtra, match=r"federation.secure_aggregation .*fedhql\[remote\]"):
         choose_engine(SECURE, "messages")
 
 
-def test_no_such_engine() -> None:
+def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--engine steam: allowed: auto, compiled, messages"):
         choose_engine(settings(), "steam")
 
 
-def test_another_backbone_with_the_same_settings() -> None:
+def test_another_backbone_keeps_the_settings() -> None:
     theirs = with_backbone(settings(), "sb3")
     assert [agent.kind for agent in theirs.agents] == ["sb3-dqn"] * 2
     first = theirs.agents[0].options
@@ -105,12 +105,14 @@ def test_another_backbone_with_the_same_settings() -> None:
         ("keras", "agents.1.double=true", r"--backbone keras: allowed: dqn, sb3"),
     ],
 )
-def test_what_the_other_backbone_does_not_have(backbone: str, override: str, message: str) -> None:
+def test_a_setting_that_the_other_backbone_lacks_is_refused(
+    backbone: str, override: str, message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         with_backbone(settings(overrides=[override]), backbone)
 
 
-def test_settings_of_stable_baselines3_that_ours_does_not_have() -> None:
+def test_a_value_that_our_dqn_lacks_is_refused() -> None:
     theirs = settings(overrides=["agents.kind=sb3-dqn", "agents.2.optimizer=RAdam"])
     with pytest.raises(SettingsError, match=r"agents.2.optimizer: 'RAdam' is wrong; allowed: 'ad"):
         with_backbone(theirs, "dqn")

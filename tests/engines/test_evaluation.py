@@ -10,7 +10,7 @@ from fedhql.federation import InProcessCohort
 
 
 class Balancer:
-    """Pushes the cart towards where the pole leans: fair at CartPole, better with `sign` 1."""
+    """Pushes the cart to the side the pole leans to with `sign` 1, else to the other side."""
 
     def __init__(self, sign: float) -> None:
         self.sign = sign
@@ -35,7 +35,7 @@ def alone(agent: Balancer, seed: int) -> tuple[float, int]:
     return total, length
 
 
-def test_side_by_side_equals_one_by_one() -> None:
+def test_episodes_side_by_side_equal_single_episodes() -> None:
     agents = [Balancer(-1), Balancer(1), Balancer(-1)]
     seeds_NE = np.arange(12, dtype=np.uint32).reshape(3, 4)
     returns_NE, lengths_NE = evaluate(
@@ -48,7 +48,7 @@ def test_side_by_side_equals_one_by_one() -> None:
     assert returns_NE[1].mean() > 10 * returns_NE[0].mean()
 
 
-def test_an_agent_that_answers_nan_still_plays() -> None:
+def test_an_agent_that_answers_nan_still_acts() -> None:
     returns_NE, _ = evaluate(
         InProcessCohort([Balancer(np.nan)], 2).query_each,
         EnvironmentBatch("CartPole-v1", 2),
@@ -59,7 +59,7 @@ def test_an_agent_that_answers_nan_still_plays() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 37])
-def test_episodes_without_an_end_are_cut(limit: int) -> None:
+def test_an_episode_ends_at_the_step_limit(limit: int) -> None:
     returns_NE, lengths_NE = evaluate(
         InProcessCohort([Balancer(1)], 2).query_each,
         EnvironmentBatch("CartPole-v1", 2),

@@ -1,4 +1,4 @@
-"""Cells as lanes of a grid: the same rows and files as cell by cell, whatever interrupts them."""
+"""A grid writes the same rows and files as cell by cell, also after an interruption."""
 
 import itertools
 import json
@@ -44,7 +44,7 @@ exploration_final_eps = 0.2
     "hidden=[8]", "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
     "target_update_interval=15",
 )])  # fmt: skip
-# Lanes that pay for a server have fewer steps of their own, and so end before the last one.
+# Federated lanes pay for the server, so they have fewer own steps and end before the last lane.
 CELLS = [Cell("fedhql", 0), Cell("exploration=3", 0), Cell("independent", 0)]
 RECORDS = ("evaluations.csv", "federation.csv")
 
@@ -60,7 +60,7 @@ def finish(
     clock: Callable[[], float] = lambda: 0.0,
     settings: ExperimentSettings = SETTINGS,
 ) -> Path:
-    """By default time stands still: a checkpoint costs nothing, and is due after every round."""
+    """Run a grid. With the default clock, checkpoints take no time and are due every round."""
     directory = RunDirectory(home)
     finish_grid(
         settings,
@@ -75,7 +75,7 @@ def finish(
 
 
 def interrupted(home: Path, reports: int, settings: ExperimentSettings = SETTINGS) -> Path:
-    """Stopped when it has reported so often."""
+    """Run a grid and stop it after this number of reports."""
     left = iter(range(reports))
 
     def report(progress: Progress) -> None:
@@ -88,7 +88,7 @@ def interrupted(home: Path, reports: int, settings: ExperimentSettings = SETTING
 
 
 def contents(home: Path) -> dict[str, bytes]:
-    """What a run is about: rows and policies, without what it took to make them."""
+    """Return the files with rows and policies, without those about timing."""
     kept = (*RECORDS, "parameters.npz", "network.json")
     found = (path for path in home.rglob("*") if path.name in kept)
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
@@ -96,7 +96,7 @@ def contents(home: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
-    """A run nobody disturbed, and what it reported. After its first checkpoint no other is due."""
+    """A run without interruption, and its reports. It writes only the first checkpoint."""
     reports: list[Progress] = []
     ticks = itertools.count()
     home = tmp_path_factory.mktemp("compiled")
@@ -124,8 +124,10 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_both_engines_evaluate_the_same(cell: Cell, compiled: Path, messages: Path) -> None:
-    """Returns of CartPole are numbers of steps: one action that is not the same would show."""
+def test_both_engines_write_the_same_evaluations(
+    cell: Cell, compiled: Path, messages: Path
+) -> None:
+    """CartPole's returns are step counts, so a single different action would show."""
     ours, theirs = (
         read_rows(RunDirectory(home).cell(cell) / "evaluations.csv", EvaluationRow)
         for home in (compiled, messages)
@@ -135,14 +137,16 @@ def test_both_engines_evaluate_the_same(cell: Cell, compiled: Path, messages: Pa
 
 
 @pytest.mark.parametrize("cell", CELLS[:2], ids=str)
-def test_both_engines_servers_measure_the_same(cell: Cell, compiled: Path, messages: Path) -> None:
+def test_both_engines_write_the_same_federation_rows(
+    cell: Cell, compiled: Path, messages: Path
+) -> None:
     ours, theirs = (
         read_rows(RunDirectory(home).cell(cell) / "federation.csv", FederationRow)
         for home in (compiled, messages)
     )
     assert len(ours) >= 2
     for mine, other in zip(ours, theirs, strict=True):
-        # Means of float32 numbers, whose sums are taken in another order.
+        # Means of float32 numbers that are summed in another order.
         for name in ("spread", "td_error", "loss"):
             assert getattr(mine, name) == pytest.approx(getattr(other, name), rel=1e-5)
         assert replace(mine, spread=0, td_error=0, loss=0) == replace(
@@ -150,7 +154,7 @@ def test_both_engines_servers_measure_the_same(cell: Cell, compiled: Path, messa
         )
 
 
-def test_both_engines_leave_the_same_files(compiled: Path, messages: Path) -> None:
+def test_both_engines_write_the_same_files(compiled: Path, messages: Path) -> None:
     def names(home: Path) -> set[str]:
         found = (str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
         return {name for name in found if not name.endswith(".lock")}
@@ -181,7 +185,7 @@ def test_both_engines_keep_the_same_policies(
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_both_engines_play_the_best_policies_the_same(
+def test_both_engines_write_the_same_best_returns(
     cell: Cell, compiled: Path, messages: Path
 ) -> None:
     ours, theirs = (RunDirectory(home).best_returns(cell) for home in (compiled, messages))
@@ -194,16 +198,14 @@ def test_each_lane_ends_when_its_budget_is_spent(compiled: Path) -> None:
     for cell in CELLS:
         budget = json.loads(RunDirectory(compiled).result(cell).read_text())["budget"]
         spent = 2 * budget["own_env_steps"] + budget["server_env_steps"]
-        assert 0 <= 2 * 130 - spent < 2  # less than a step of each
+        assert 0 <= 2 * 130 - spent < 2  # less than one step of each agent
         ends[cell.arm] = budget["own_env_steps"]
     assert ends["independent"] == 130
     assert ends["fedhql"] < 130
 
 
 @pytest.mark.parametrize("reports", [pytest.param(1, marks=pytest.mark.slow), 16])
-def test_interrupted_and_resumed_writes_the_same_bytes(
-    reports: int, compiled: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_path: Path) -> None:
     home = interrupted(tmp_path, reports)
     assert contents(home) != contents(compiled)
     assert contents(finish(home)) == contents(compiled)
@@ -211,8 +213,8 @@ def test_interrupted_and_resumed_writes_the_same_bytes(
 
 @pytest.mark.parametrize("server", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"])
 @pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
-def test_lunar_lander_resumes_too(server: str, tmp_path: Path) -> None:
-    """Agents' episodes cannot be saved: every phase begins new ones. The server's are replayed."""
+def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(server: str, tmp_path: Path) -> None:
+    """Agents' episodes cannot be saved, so phases begin new ones. The server's are replayed."""
     environment = SETTINGS.environment.model_copy(update={"id": "LunarLander-v3"})
     federation = SETTINGS.federation.model_copy(update={"server_environments": server})
     lander = SETTINGS.model_copy(update={"environment": environment, "federation": federation})
@@ -222,10 +224,10 @@ def test_lunar_lander_resumes_too(server: str, tmp_path: Path) -> None:
     assert contents(finish(home, settings=lander)) == contents(whole)
 
 
-def test_resumed_when_the_first_of_its_cells_had_finished(
+def test_a_grid_resumes_after_its_first_cell_has_finished(
     whole: tuple[Path, list[Progress]], tmp_path: Path
 ) -> None:
-    """The grid goes on with all of its lanes, from before that one's end."""
+    """All lanes resume from a checkpoint that was written before the first cell ended."""
     compiled, reports = whole
     last = max(at for at, progress in enumerate(reports) if progress.cell == CELLS[0])
     home = interrupted(tmp_path, last + 1)
@@ -242,7 +244,7 @@ def test_progress_grows_to_the_budget(cell: Cell, whole: tuple[Path, list[Progre
     assert consumed == sorted(consumed)
 
 
-def test_a_finished_grid_is_not_touched_again(compiled: Path) -> None:
+def test_a_finished_grid_is_not_run_again(compiled: Path) -> None:
     before = contents(compiled)
     reports: list[Progress] = []
     finish(compiled, report=reports.append)
@@ -250,7 +252,7 @@ def test_a_finished_grid_is_not_touched_again(compiled: Path) -> None:
     assert contents(compiled) == before
 
 
-def test_no_lane_need_federate(tmp_path: Path) -> None:
+def test_a_grid_can_have_no_federated_lane(tmp_path: Path) -> None:
     cells = [Cell("independent", seed) for seed in (0, 1, 2)]
     directory = RunDirectory(finish(tmp_path, cells))
     for cell in cells:
@@ -259,7 +261,7 @@ def test_no_lane_need_federate(tmp_path: Path) -> None:
 
 
 def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -> None:
-    """Give these agents weights that are not numbers."""
+    """Set the weights of these agents to NaN."""
     build = grid_run.build_grid
 
     def build_silent(*arguments: Any, **options: Any) -> Grid:
@@ -289,15 +291,15 @@ def test_an_agent_that_answers_nan_is_named_and_counted(
     rows = read_rows(directory.cell(CELLS[1]) / "federation.csv", FederationRow)
     refused = json.loads(directory.refused_answers(CELLS[1]).read_text())
     assert refused == {"agent2": sum(row.refused_answers for row in rows)}
-    assert all(row.refused_answers == 2 * 5 for row in rows[:-1])  # two questions a server step
+    assert all(row.refused_answers == 2 * 5 for row in rows[:-1])  # two queries per server step
     assert all(np.isfinite([row.spread, row.td_error, row.loss]).all() for row in rows)
-    for cell in (CELLS[0], CELLS[2]):  # the others notice nothing
+    for cell in (CELLS[0], CELLS[2]):  # the other lanes are not affected
         for name in RECORDS:
             mine, theirs = (RunDirectory(home).cell(cell) / name for home in (tmp_path, compiled))
             assert mine.read_bytes() == theirs.read_bytes()
 
 
-def test_no_usable_answer_at_all_ends_the_run(
+def test_a_run_ends_when_no_answer_is_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence(monkeypatch, 0, [0, 1])

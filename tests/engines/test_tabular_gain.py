@@ -1,8 +1,8 @@
-"""Where Q* is known: federation brings tables closer to it at the same total interactions.
+"""Federation brings tables closer to a known Q* at the same total number of interactions.
 
-The settings were chosen on seeds 100 to 105 (α_s of 0.05, 0.2, 0.5 and 1; α̃ of 0.5 and 1); the
-seeds here were not looked at. Under the hypothesis that federation makes no difference, 8 or more
-of 10 paired seeds come out lower with probability 0.055.
+The settings were chosen on seeds 100 to 105 (α_s of 0.05, 0.2, 0.5 and 1; α̃ of 0.5 and 1). The
+seeds here were not used for that choice. Under the hypothesis that federation makes no difference,
+8 or more of 10 paired seeds come out lower with probability 0.055.
 """
 
 import time
@@ -58,7 +58,7 @@ def experiment(env_id: str, discount: float) -> ExperimentSettings:
 def final_error(
     settings: ExperimentSettings, cell: Cell, home: Path, best_SA: NDArray[np.float64]
 ) -> float:
-    """Mean over agents and table entries of |Q - Q*| when the budget is spent."""
+    """Run a cell. Return the mean of |Q - Q*| over agents and table entries at its end."""
     directory = RunDirectory(home)
     finish_cell(
         settings,

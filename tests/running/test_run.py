@@ -1,4 +1,4 @@
-"""What a compiled run tells whoever watches, without running anything."""
+"""What a compiled run shows on its display. No cell is run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ env_steps_per_agent = 1000
 FEDERATED, ALONE = Cell("fedhql", 0), Cell("independent", 0)
 
 
-class Watching:
+class RecordingDisplay:
     def __init__(self) -> None:
         self.cells: list[Cell] = []
 
@@ -36,8 +36,8 @@ class Watching:
     def show(self, progress: Progress) -> None: ...
 
 
-class Nowhere:
-    """Does nothing; the first of a run is asked for facts."""
+class IdleExecutor:
+    """Runs no part, and answers with the facts of a device."""
 
     agents = staticmethod(agents_here)
 
@@ -58,8 +58,8 @@ class Nowhere:
 
 
 def begin(home: Path) -> list[Cell]:
-    """-> the cells that have a bar."""
-    display = Watching()
+    """Begin a run. Return the cells that have a bar."""
+    display = RecordingDisplay()
     run.run_experiment(
         SETTINGS,
         RunDirectory(home),
@@ -67,7 +67,7 @@ def begin(home: Path) -> list[Cell]:
         seeds=[0],
         engine="auto",
         resume=True,
-        executor=Nowhere(),
+        executor=IdleExecutor(),
         tensorboard=False,
         command=[],
         started=datetime.now(UTC),
@@ -77,10 +77,10 @@ def begin(home: Path) -> list[Cell]:
     return display.cells
 
 
-def test_every_cell_of_a_grid_that_goes_on_has_a_bar(
+def test_every_cell_of_a_resumed_grid_has_a_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that ended after the grid's last checkpoint, since it is run to its end again."""
+    """A cell that ended after the grid's last checkpoint is run again, so it has a bar too."""
     monkeypatch.setattr(run, "_dispatch", lambda display, message: None)
     assert set(begin(tmp_path)) == {FEDERATED, ALONE}
     RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)

@@ -28,7 +28,7 @@ def plan(
     )
 
 
-def test_the_papers_suite_is_its_four_experiments() -> None:
+def test_the_paper_suite_runs_its_four_experiments() -> None:
     runs = plan("paper")
     assert [run.directory.path for run in runs] == [
         OUT / name for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
@@ -49,19 +49,19 @@ def test_the_papers_suite_is_its_four_experiments() -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_each_experiment_is_a_suite_of_its_own(name: str) -> None:
+def test_each_experiment_of_the_paper_is_also_a_suite(name: str) -> None:
     (alone,) = plan(name)
     (among,) = [run for run in plan("paper") if run.directory.path.name == name]
     assert alone.directory.path == among.directory.path
     assert (alone.settings, alone.arms, alone.seeds) == (among.settings, among.arms, among.seeds)
 
 
-def test_every_suite_is_made_of_presets() -> None:
+def test_every_suite_runs_presets() -> None:
     presets = {preset for suite in SUITES.values() for preset, _ in suite.runs.values()}
     assert presets <= set(preset_names())
 
 
-def test_ablations_change_one_choice_each() -> None:
+def test_each_ablation_changes_one_choice() -> None:
     chosen, *others = plan("ablations", arms=())
     assert chosen.arms == ["independent", "fedhql"]
     assert chosen.settings == plan("cartpole-n5")[0].settings
@@ -73,10 +73,10 @@ def test_ablations_change_one_choice_each() -> None:
         assert agent.options["improvement_learning_rate"] == agent.options["learning_rate"]
 
 
-def test_every_rule_is_attacked_in_every_way() -> None:
+def test_every_rule_runs_against_every_attack() -> None:
     runs = plan("attacks", arms=())
     named = [run.directory.path.name for run in runs]
-    assert len(set(named)) == len(named) == len(RULES) + 1  # trimmed by one, and by two
+    assert len(set(named)) == len(named) == len(RULES) + 1  # trimmed runs with trim 1 and 2
     assert {run.settings.federation.rule for run in runs} == set(RULES)
     clean = ["independent", "fedhql"]
     attacked = [f"attack={name},attackers={k}" for k in (1, 2) for name in ATTACKS]
@@ -95,20 +95,20 @@ def test_every_rule_is_attacked_in_every_way() -> None:
         (0.0123456, [24_691, 24_691, 49_382, 49_382]),  # rounded to whole steps
     ],
 )
-def test_a_fraction_of_the_papers_budget(fraction: float, budgets: list[int]) -> None:
+def test_the_budget_fraction_scales_every_budget(fraction: float, budgets: list[int]) -> None:
     runs = plan("paper", fraction)
     assert [run.settings.budget.env_steps_per_agent for run in runs] == budgets
 
 
-def test_a_setting_by_hand_has_the_last_word() -> None:
+def test_an_override_replaces_the_settings_of_the_suite() -> None:
     overrides = ["budget.env_steps_per_agent=77", "agents.learning_starts=5"]
     (run,) = plan("cartpole-n5", 0.5, overrides=overrides)
     assert run.settings.budget.env_steps_per_agent == 77
     assert {agent.options["learning_starts"] for agent in run.settings.agents} == {5}
 
 
-def test_arms_and_seeds_are_named_once() -> None:
-    """However they are written: else what is left of them would be counted twice."""
+def test_repeated_arms_and_seeds_are_planned_once() -> None:
+    """Spelling does not matter. Otherwise their env steps would be counted twice."""
     arms = ["exploration=3.0", "fedhql", " exploration = 3", "fedhql"]
     (run,) = plan("cartpole-n5", arms=arms, seeds=[4, 0, 4])
     assert run.arms == ["exploration=3", "fedhql"]
@@ -117,30 +117,30 @@ def test_arms_and_seeds_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.001, float("nan"), float("inf")])
-def test_no_such_fraction(fraction: float) -> None:
+def test_a_budget_fraction_outside_its_range_is_refused(fraction: float) -> None:
     with pytest.raises(SettingsError, match=r"--budget-fraction .*: allowed: above 0, at most 1"):
         plan("cartpole-n5", fraction)
 
 
-def test_a_fraction_of_which_no_step_is_left() -> None:
+def test_a_budget_fraction_that_leaves_no_step_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"budget.env_steps_per_agent: 0 is wrong"):
         plan("cartpole-n5", 1e-9)
 
 
-def test_no_such_suite() -> None:
+def test_an_unknown_suite_is_refused() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"no suite 'papers'; there are: cartpole-n5, .*, lunarlander-n10, paper, ablations, ",
+        match=r"unknown suite 'papers'; allowed: cartpole-n5, .*, paper, ablations, ",
     ):
         plan("papers")
 
 
-def test_no_such_arm() -> None:
+def test_an_unknown_arm_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--arm both"):
         plan("cartpole-n5", arms=["fedhql", "both"])
 
 
-def test_finished_cells_have_nothing_left(tmp_path: Path) -> None:
+def test_finished_cells_have_no_env_steps_left(tmp_path: Path) -> None:
     (run,) = plan(
         "cartpole-n5", 0.001, out=tmp_path, arms=["independent", "fedhql"], seeds=[0, 1, 2]
     )
@@ -148,10 +148,10 @@ def test_finished_cells_have_nothing_left(tmp_path: Path) -> None:
     for number, cell in enumerate([Cell("fedhql", 1), Cell("independent", 0)], start=1):
         result = run.directory.result(cell)
         result.parent.mkdir(parents=True)
-        assert run.env_steps_left() == (7 - number) * 2_000  # begun is not finished
+        assert run.env_steps_left() == (7 - number) * 2_000  # a cell that has begun is not finished
         result.touch()
         assert run.env_steps_left() == (6 - number) * 2_000
-    other = run.directory.result(Cell("exploration=3", 0))  # of an earlier call, not asked for now
+    other = run.directory.result(Cell("exploration=3", 0))  # of an earlier call with other arms
     other.parent.mkdir(parents=True)
     other.touch()
     assert run.env_steps_left() == 4 * 2_000

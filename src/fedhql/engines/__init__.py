@@ -1,1 +1,1 @@
-"""What computes a run: the message engine, the compiled engine, and the choice between them."""
+"""The engines that compute a run, message engine and compiled engine, and the choice of one."""

@@ -1,4 +1,4 @@
-"""Attackers in a cohort: the server hears lies, and everything else is as it was."""
+"""A cohort with attackers, which answer the server's queries with false values."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,24 @@ from fedhql.settings.sections import AttackSettings
 
 
 def under_attack(cohort: Cohort, attack: AttackSettings) -> Cohort:
-    """The cohort as the server meets it."""
+    """Return the cohort as the server sees it: with attackers, if the attack has any."""
     return AttackedCohort(cohort, attack) if attack.attackers else cohort
 
 
 class AttackedCohort:
-    """Any cohort, whose last agents lie when the server asks. They are evaluated honestly."""
+    """A cohort whose last agents lie when the server queries them, but not in evaluations."""
 
     def __init__(self, cohort: Cohort, attack: AttackSettings) -> None:
         self._cohort, self._attackers = cohort, attack.attackers
         self._attack = attack_number(attack.name)
-        self._exchange = 0  # of the round
+        self._exchange = 0  # in this round
 
     @property
     def names(self) -> Sequence[str]:
         return self._cohort.names
 
     def self_learn(self, env_steps: int) -> None:
-        """What comes after it is a new round."""
+        """Let the agents learn. The next query begins a new round."""
         self._cohort.self_learn(env_steps)
         self._exchange = 0
 

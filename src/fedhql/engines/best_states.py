@@ -1,6 +1,6 @@
-"""The best state of each agent, evaluated once more in fresh episodes.
+"""Evaluate the best state of each agent once more, in fresh episodes.
 
-It was chosen for the highest of many noisy means, so that mean says more than the agent can.
+The best state has the highest of many noisy means, so that mean is too optimistic.
 """
 
 import json
@@ -40,7 +40,7 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
         lambda states_N: [
             policy(states)
             for policy, states in zip(policies.values(), states_N, strict=True)
-            if len(states)  # nobody need expect an empty batch
+            if len(states)  # policies need not accept an empty batch
         ],
         environments,
         seeds_NE,
@@ -54,7 +54,7 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
 def _policy(
     settings: ExperimentSettings, cell: Cell, n: int, home: Path
 ) -> Callable[[States], Values] | None:
-    """None if only the agent's owner can read what it exported."""
+    """Return the policy in `home`; None if only the agent's owner can read what it exported."""
     env = make_environment(settings.environment.id, settings.environment.options)
     policy = load_policy(settings.agents[n].kind, home, env.observation_space)
     env.close()

@@ -1,4 +1,4 @@
-"""From settings to the things that run: agents, a cohort, environments, a server."""
+"""Build a cohort, environments and a server from settings."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ def build_cohort(
     agents: Sequence[BlackBoxAgent],
     on_self_learned: Callable[[int], None] = lambda env_steps: None,
 ) -> LocalOwnedCohort:
-    """Return the agents as a cohort; ask each once, so that a wrong answer shows at once."""
+    """Return the agents as a cohort. Query each agent once, to report a wrong answer early."""
     require_same_spaces(settings)
     states, actions = first_states(settings)
     cohort = LocalOwnedCohort(
@@ -36,21 +36,21 @@ def gather_here(
     seed: int,
     on_self_learned: Callable[[int], None] = lambda env_steps: None,
 ) -> LocalOwnedCohort:
-    """A cell's agents as objects in this process."""
+    """Build a cell's agents as objects in this process."""
     return build_cohort(settings, build_agents(settings, seed), on_self_learned)
 
 
 def as_asked(cohort: Cohort, federation: FederationSettings) -> Cohort:
-    """The cohort as its server may ask it."""
+    """Return the cohort as its server queries it: with secure aggregation, if that is on."""
     if not federation.secure_aggregation:
         return cohort
-    from fedhql.secure.secure_cohort import SecureCohort  # it needs an optional package
+    from fedhql.secure.secure_cohort import SecureCohort  # needs an optional package
 
     return SecureCohort(cohort, value_bound=federation.secure_value_bound)
 
 
 def first_states(settings: TaskSettings) -> tuple[States, int]:
-    """Two states that agents can be tried with, and the number of actions."""
+    """Return two states to try agents with, and the number of actions."""
     env = make_environment(settings.environment.id, settings.environment.options)
     states = np.array([env.reset(seed=s)[0] for s in (0, 1)], dtype=env.observation_space.dtype)
     actions = action_count(env)
@@ -59,7 +59,7 @@ def first_states(settings: TaskSettings) -> tuple[States, int]:
 
 
 def build_batch(settings: TaskSettings, size: int) -> EnvironmentBatch | TwinBatch:
-    """Environments for the server or for evaluation; twins where we have them, as compiled runs."""
+    """Return environments for the server or for evaluation: twins, as in compiled runs, if any."""
     compiled = compiled_environment(settings.environment)
     if compiled is not None and compiled.twin is not None:
         return TwinBatch(compiled.twin, size)
@@ -84,7 +84,7 @@ def build_server(
 
 
 def require_same_spaces(settings: TaskSettings) -> int:
-    """Return the size of an observation; raise if a twin has other observations or actions."""
+    """Return the size of an observation. Raise EnvironmentRefused if the twin's spaces differ."""
     environment = settings.environment
     env = make_environment(environment.id, environment.options)
     gymnasiums = spaces.flatdim(env.observation_space), action_count(env)

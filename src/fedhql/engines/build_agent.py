@@ -1,4 +1,4 @@
-"""From settings to agents. A framework is loaded only when an agent's kind needs it."""
+"""Build agents from settings. A framework is loaded only when an agent's kind needs it."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from fedhql.settings.sections import AgentSettings, EnvironmentSettings, Experim
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
-    """Build every agent with an environment and a seed of its own, the same in every arm."""
+    """Build every agent with its own environment and seed, which are the same in every arm."""
     return [build_one_agent(settings, seed, n) for n in range(len(settings.agents))]
 
 
@@ -37,12 +37,12 @@ def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBox
 
 
 def compiled_environment(environment: EnvironmentSettings) -> CompiledEnvironment | None:
-    """Return the record of the environment, if compiled programs can step it."""
+    """Return the compiled environment; None if compiled programs cannot step it."""
     return find_compiled(environment.id, environment.options, environment.implementation)
 
 
 def compiled_config(agent: AgentSettings) -> DqnConfig:
-    """Return the agent as the compiled engine runs it."""
+    """Return the agent's settings in the form of the compiled engine."""
     kind = KINDS[agent.kind]
-    assert kind.compiled is not None  # else the compiled engine refuses the experiment
+    assert kind.compiled is not None  # the compiled engine refuses other kinds
     return kind.compiled(kind.settings(**agent.options))

@@ -1,4 +1,4 @@
-"""What is known and written of one cell, whichever engine runs it: budget, rows, progress."""
+"""The budget, rows and progress of one cell, for every engine."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ from fedhql.storage.tensorboard import TensorBoard
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a cell is, for whoever watches."""
+    """How far a cell has come, for the display."""
 
     cell: Cell
     consumed_env_steps: float  # per agent
@@ -29,7 +29,7 @@ class Progress:
 
 
 class CellRecords:
-    """One arm with one seed. Its state goes into a checkpoint, and its files are cut back to it."""
+    """The records of one cell. A checkpoint holds their state; on resume, files are cut to it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CellRecords:
         tensorboard: bool,
         state: Mapping[str, Any] | None,
     ) -> None:
-        """From a checkpoint's `state`, or from the start."""
+        """Begin from a checkpoint's `state`; from the start if it is None."""
         self.settings = settings_of_arm(settings, cell.arm)
         self.cell = cell
         self.names = settings.agent_names
@@ -50,7 +50,7 @@ class CellRecords:
         self._board = TensorBoard(directory.tensorboard(cell) if tensorboard else None)
         self._began = clock()
         self._mean_return: float | None = None
-        # From here on, what a checkpoint holds:
+        # The rest is what a checkpoint holds.
         state = state or {}
         N = len(self.names)
         self.round: int = state.get("round", 0)
@@ -70,7 +70,7 @@ class CellRecords:
         return self.settings.budget.env_steps_per_agent
 
     def affordable_self_learning(self) -> int:
-        """How long the next self-learning phase may be; 0 when the budget is spent."""
+        """Return the env steps of the next self-learning phase; 0 when the budget is spent."""
         return self.budget.affordable_self_learning(
             self.settings.federation.self_learning_env_steps
         )
@@ -97,7 +97,7 @@ class CellRecords:
         lengths_NE: NDArray[np.int64],
         diagnostics: Sequence[Mapping[str, float]],
     ) -> list[int]:
-        """Write an evaluation down -> the agents that were never better."""
+        """Record an evaluation. Return the agents that reached a new best mean return."""
         means = [float(mean) for mean in returns_NE.mean(axis=1)]
         improved = [n for n, mean in enumerate(means) if mean > self.best[n]]
         self.best = [max(pair) for pair in zip(self.best, means, strict=True)]
@@ -146,7 +146,7 @@ class CellRecords:
         self.tell()
 
     def tell(self, learned_in_phase: float = 0) -> None:
-        """Report progress; a phase that is under way is not in the budget yet."""
+        """Report progress. The budget does not include the steps of the current phase yet."""
         consumed = self.budget.consumed_per_agent + learned_in_phase
         self._report(Progress(self.cell, consumed, self._mean_return))
 
@@ -165,14 +165,14 @@ class CellRecords:
         }
 
     def finish(self, **more: Any) -> None:
-        """The cell's result, which says that it is finished."""
-        # But for a last fraction that no agent could use:
+        """Write the cell's result. A cell with a result is finished."""
+        # Report the whole budget: the rest may be a fraction that no agent can use.
         self._report(Progress(self.cell, float(self._whole_budget), self._mean_return))
         result = json.dumps(self._figures() | more, indent=2)
         write_atomically(self._directory.result(self.cell), result + "\n")
 
     def close(self) -> None:
-        # Beside the rows, because a cell that stops with an error has no result.
+        # In a file of its own, because a cell that stops with an error has no result.
         refused = json.dumps(self.refused)
         write_atomically(self._directory.refused_answers(self.cell), refused + "\n")
         self._board.close()

@@ -1,4 +1,4 @@
-"""One arm with one seed in the message engine: learn, evaluate, federate, checkpoint."""
+"""Run one cell in the message engine: learn, evaluate, federate, write checkpoints."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from fedhql.storage.run_directory import Cell, RunDirectory
 
 log = logging.getLogger(__name__)
 
-MOST_LOSSES = 3  # of agents, without a checkpoint in between
+MOST_LOSSES = 3  # losses of agents without a checkpoint in between
 
 
 def finish_cell(
@@ -36,9 +36,10 @@ def finish_cell(
 ) -> None:
     """Run a cell, from its last checkpoint if it has one, until its budget is spent.
 
-    Agents that are lost on the way are gathered anew, all of them, at the last checkpoint.
+    If agents are lost, build all agents again from the last checkpoint. Raise AgentsLost when that
+    has happened MOST_LOSSES times without a new checkpoint.
     """
-    # A worker that outlived its killed parent by a moment may hold the lock, and even finish.
+    # A worker may outlive its killed parent briefly, hold the lock and even finish the cell.
     with locked(directory.cell(cell), wait=True):
         losses, lost_at = 0, None
         while not directory.result(cell).exists():
@@ -51,8 +52,8 @@ def finish_cell(
                 losses, lost_at = losses + 1 if latest == lost_at else 1, latest
                 if losses == MOST_LOSSES:
                     raise
-                since = f"goes on from {latest.name}" if latest else "begins again"
-                log.warning("%s: %s; it %s with new ones", cell, error, since)
+                start = f"continues from {latest.name}" if latest else "starts again"
+                log.warning("%s: %s; the cell %s with new agents", cell, error, start)
 
 
 class _CellRun:
@@ -131,7 +132,7 @@ class _CellRun:
         self._records.close()
 
     def _on_self_learned(self, env_steps: int) -> None:
-        """One agent has; the budget is charged once all have."""
+        """Report that one agent has learned. The budget is charged once all agents have."""
         self._learned_in_phase += env_steps
         self._records.tell(self._learned_in_phase / len(self._settings.agents))
 
@@ -147,11 +148,11 @@ class _CellRun:
 
     def _federate(self, server: FederationServer) -> None:
         seeds, budget = self._records.server_seeds(), self._records.budget
-        if len(seeds) <= budget.remaining_env_steps:  # else it does not pay for the first step
+        if len(seeds) <= budget.remaining_env_steps:  # else it does not cover the first step
             self._records.federated(*server.federate(budget, seeds.tolist()))
 
     def _checkpoint(self) -> None:
-        """Whole or not at all. A cell with an agent that cannot be saved resumes from its start."""
+        """Write a checkpoint. A cell with an agent that cannot be saved has no checkpoint."""
         if not self._owned.can_be_saved:
             return
         with self._checkpoints.write(self._records.round) as directory:
@@ -163,7 +164,7 @@ class _CellRun:
             (directory / "cell.json").write_text(json.dumps(state))
 
     def _keep(self, which: str, agents: Iterable[int]) -> None:
-        """Export those agents, or save them whole if they know nothing smaller."""
+        """Export these agents. Save an agent whole if it has no export."""
         for n in agents:
             home = self._directory.agent(self._cell, self._owned.names[n])
             if self._owned.can_be_kept(n):

@@ -1,4 +1,4 @@
-"""The engines by name, and which of them runs an experiment."""
+"""The engines by name, and the choice of the engine that runs an experiment."""
 
 import logging
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ def engine_named(name: str) -> Engine:
 
 
 def choose_engine(settings: ExperimentSettings, wanted: str) -> str:
-    """Return the name of the engine that runs an experiment: the first that can, for `auto`.
+    """Return the name of the engine that runs an experiment; for `auto`, the first that can.
 
-    Raise why not, if the wanted one, or none, can run it.
+    Raise the reason if the wanted engine cannot run it, or if no engine can.
     """
     names = list(ENGINES) if wanted == AUTO else [wanted]
     reasons: list[FedHQLError] = []
@@ -40,5 +40,5 @@ def choose_engine(settings: ExperimentSettings, wanted: str) -> str:
 
 
 def engine_that_places_agents() -> str:
-    """Return the engine whose agents may be actors on a cluster."""
+    """Return the name of the engine whose agents may be actors on a cluster."""
     return next(name for name, engine in ENGINES.items() if engine.places_agents)

@@ -1,4 +1,4 @@
-"""The compiled engine: cells of our own DQN as lanes of one program; a grid of them a part."""
+"""The compiled engine. Cells of our own DQN are lanes of one program; each part is a grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class CompiledEngine:
 
         for agent in settings.agents:
             for optimiser in optimisers_of(compiled_config(agent)):
-                optimiser.at(0.0, 0.0)  # refuses keywords that it does not know
+                optimiser.at(0.0, 0.0)  # raises for unknown keywords
         observation_size = require_same_spaces(settings)
         is_cpu, memory_bytes = device_memory()
         return DeviceFacts(is_cpu, memory_bytes, observation_size)
@@ -95,7 +95,7 @@ def _finish(
     directory: RunDirectory,
     send: Send,
 ) -> None:
-    """Run a grid in a worker process, the only one that loads JAX."""
+    """Run a grid in a worker process. Only workers load JAX."""
     from fedhql.engines.grid_run import finish_grid
 
     prepare_jax()

@@ -1,4 +1,4 @@
-"""What an engine is: it says whether it can run an experiment, and plans the parts of the run."""
+"""The interface of an engine, which checks an experiment and plans the parts of its run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedhql.storage.run_directory import Cell, RunDirectory
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What trying an experiment out has found, in the process that tried it."""
+    """What the try-out of an experiment found in its process."""
 
     is_cpu: bool = True
     memory_bytes: int = 0  # of the device
@@ -21,7 +21,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Recording:
-    """How the parts of a run keep time and what they write besides their rows."""
+    """The clock of a run's parts, and whether they also write TensorBoard files."""
 
     clock: Callable[[], float]
     tensorboard: bool
@@ -42,10 +42,10 @@ class Engine(Protocol):
         """Return why this engine cannot run the experiment; None if it can."""
 
     def usually_runs(self, settings: ExperimentSettings) -> bool:
-        """Whether users expect this engine, so that they are told when another one runs."""
+        """Whether users expect this engine; if so, they are warned when another one runs."""
 
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
-        """Build what a run needs, in a process of its own, so that a mistake shows before it."""
+        """Build what a run needs, in a process of its own, so that mistakes show before the run."""
 
     def plan(
         self,

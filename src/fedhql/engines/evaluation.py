@@ -1,4 +1,4 @@
-"""Greedy evaluation in environments of its own, outside every budget."""
+"""Evaluate agents greedily, in separate environments and outside every budget."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,9 +16,9 @@ def evaluate(
     seeds_NE: NDArray[np.uint32],
     episode_step_limit: int = 10_000,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Each of N agents plays E greedy episodes -> returns (N, E), lengths (N, E).
+    """Let each of N agents play E greedy episodes. Return the returns (N, E) and lengths (N, E).
 
-    All episodes run side by side; an agent is asked about its own only (`Cohort.query_each`).
+    All episodes run side by side. `query_each` gets the states of each agent's own episodes.
     """
     N, E = seeds_NE.shape
     returns, lengths = np.zeros(N * E), np.zeros(N * E, dtype=np.int64)
@@ -29,7 +29,7 @@ def evaluate(
             break
         owner = running // E
         q = np.concatenate(query_each([states[owner == n] for n in range(N)]))
-        # An agent that answers NaN still has to act: those actions come last.
+        # An agent that answers NaN still has to act, so NaN ranks last.
         greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
         next_states, rewards, _, ended = environments.step(greedy)
         returns[running] += rewards

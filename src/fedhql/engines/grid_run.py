@@ -1,4 +1,4 @@
-"""Cells as lanes of one compiled grid: the same rows, checkpoints and files as cell by cell."""
+"""Run cells as lanes of one compiled grid, with the same rows and files as cell by cell."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def finish_grid(
     clock: Callable[[], float],
     tensorboard: bool,
 ) -> None:
-    """Run cells side by side, from the checkpoint in `home` if there is one, to their ends."""
+    """Run cells side by side, from the checkpoint in `home` if any, until budgets are spent."""
     with locked(home, wait=True):
         if all(directory.result(cell).exists() for cell in cells):
             return
@@ -62,12 +62,12 @@ class _GridRun:
         tensorboard: bool,
     ) -> None:
         self._settings, self._directory = settings, directory
-        self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # those first
+        self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # federated first
         self._federated = sum(federates(cell.arm) for cell in cells)
         self._checkpoints = Checkpoints(home, clock)
         checkpoint = self._checkpoints.latest()
         states = read_states(checkpoint) if checkpoint else {}
-        # A grid keeps the shape it began with, also where it goes on on another kind of device.
+        # A resumed grid keeps its padding, also on another kind of device.
         self._pad: bool = states.get("padded", jax.default_backend() != "cpu")
         self._grid = build_grid(
             settings,
@@ -128,7 +128,7 @@ class _GridRun:
             self._records[lane].self_learned(int(env_steps[lane]))
 
     def _on_self_learned(self, agents: int, env_steps: int) -> None:
-        """Some agents have, in every lane; budgets are charged once all have."""
+        """Report that some agents have learned in every lane. Budgets are charged once all have."""
         self._learned_in_phase += agents * env_steps / len(self._settings.agents)
         for lane in self._running:
             records = self._records[lane]
@@ -150,7 +150,7 @@ class _GridRun:
                 self._best[lane, n] = self._grid.policy(lane, n)
 
     def _federate(self, running: Sequence[int]) -> None:
-        """Lanes that cannot pay for a round's first step, or have ended, take no part."""
+        """Run a round in the running lanes that can pay for its first step."""
         records_F = self._records[: self._federated]
         batch = max((len(records.server_seeds()) for records in records_F), default=0)
         remaining = [records.budget.remaining_env_steps for records in records_F]
@@ -215,11 +215,11 @@ class _GridRun:
 
 
 def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) -> ArmNumbers:
-    """Return the settings of the federated arms as arrays, one entry a lane."""
+    """Return the settings of the federated arms as arrays, one entry per lane."""
     federations = [of_arm.federation for of_arm in federated]
 
     def numbers(name: str, dtype: str = "f") -> jax.Array:
-        # None, where the lane's rule has no such number.
+        # The value is None if the lane's rule does not take the number.
         return jnp.array([getattr(each, name) or 0 for each in federations], dtype=dtype)
 
     keys = dict.fromkeys(key for rule in rules for key in rule_spec(rule).numbers)
@@ -244,12 +244,12 @@ def build_grid(
     pad: bool = False,
     backwards: bool = False,
 ) -> Grid:
-    """Lanes in the cells' order, of which those that federate must come first."""
+    """Build a grid with lanes in the order of `cells`, where federated cells must come first."""
     of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
     federated = [s for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
     rules = tuple(dict.fromkeys(s.federation.rule for s in federated))
     environment, N = compiled_environment(settings.environment), len(settings.agents)
-    assert environment is not None  # else another engine runs it
+    assert environment is not None  # else another engine runs the experiment
     return Grid(
         [compiled_config(agent) for agent in settings.agents],
         environment.make_lanes,

@@ -1,11 +1,11 @@
-"""How a worker process uses JAX, and on what."""
+"""Set up JAX in a worker process and describe its device."""
 
 import os
 from pathlib import Path
 
 
 def prepare_jax() -> None:
-    """float32, and compiled programs kept in the cache directory ($XDG_CACHE_HOME or ~/.cache)."""
+    """Set full float32 precision, and a cache of programs in $XDG_CACHE_HOME or ~/.cache."""
     import jax
 
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -13,7 +13,7 @@ def prepare_jax() -> None:
         "jax_compilation_cache_dir": str(Path(home) / "fedhql" / "jax"),
         "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
-        # A GPU would round the factors of a product to ten bits: values of 500 to halves.
+        # By default a GPU rounds factors of a product to ten bits, so values near 500 to halves.
         "jax_default_matmul_precision": "highest",
     }
     for name, value in settings.items():
@@ -21,7 +21,7 @@ def prepare_jax() -> None:
 
 
 def device_memory() -> tuple[bool, int]:
-    """Return whether programs run on the CPU, and the bytes of memory there are for them."""
+    """Return whether programs run on the CPU, and the bytes of memory that they can use."""
     import jax
 
     if jax.default_backend() == "cpu":

@@ -1,4 +1,4 @@
-"""The message engine: any mix of agents, each an object that the server calls; a cell a part."""
+"""The message engine. Agents of any kind are objects that the server calls; a part is a cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def _finish(
     directory: RunDirectory,
     send: Send,
 ) -> None:
-    """Run a cell in a worker process, the only one that loads frameworks."""
+    """Run a cell in a worker process. Only workers load frameworks."""
     from fedhql.engines.cell_run import finish_cell
 
     prepare_jax()

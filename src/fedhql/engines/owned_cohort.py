@@ -1,4 +1,4 @@
-"""The agents of one cell: a cohort for the server, and what their owner keeps of them."""
+"""A cohort whose agents have one owner, who can also save, restore and export them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,26 +10,26 @@ from fedhql.settings.sections import ExperimentSettings
 
 
 class OwnedCohort(Cohort, Protocol):
-    """A cohort whose agents are all of one owner, wherever they live."""
+    """A cohort whose agents all belong to one owner, in any process."""
 
     @property
     def can_be_saved(self) -> bool:
-        """Whether every agent can, so that the whole cell can go on from a checkpoint."""
+        """Whether every agent can be saved, so that the cell can resume from a checkpoint."""
 
     def save(self, directory: Path) -> None:
-        """Every agent's whole state, each into a new directory of its name."""
+        """Write every agent's whole state, each into a new directory with the agent's name."""
 
     def restore(self, directory: Path) -> None: ...
 
     def can_be_kept(self, n: int) -> bool: ...
 
     def keep(self, n: int, directory: Path) -> None:
-        """What its owner keeps of agent n: what it exports, or all of it."""
+        """Write what the owner keeps of agent n: its export, or else its whole state."""
 
     def diagnostics(self) -> list[dict[str, float]]: ...
 
 
-# Settings, a seed, and what to call after each agent's self-learning, with its steps.
+# Takes settings, a seed, and a function to call with the env steps that an agent has learned.
 Gather = Callable[[ExperimentSettings, int, Callable[[int], None]], OwnedCohort]
 
 
@@ -42,7 +42,7 @@ class LocalOwnedCohort(InProcessCohort):
 
     def save(self, directory: Path) -> None:
         for agent, name in zip(self._agents, self.names, strict=True):
-            assert isinstance(agent, Checkpointable)  # can_be_saved says so
+            assert isinstance(agent, Checkpointable)  # can_be_saved was checked
             (directory / name).mkdir()
             agent.save(directory / name)
 

@@ -1,4 +1,4 @@
-"""All randomness of an experiment, as seeds: functions of what they are for."""
+"""Derive every seed of an experiment from its purpose."""
 
 from enum import IntEnum
 
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 
 class Stream(IntEnum):
-    """What randomness is for. A stream is a function of (seed, stream, numbers): no state."""
+    """The purpose of a seed. Seeds are a pure function of (seed, stream, numbers)."""
 
     AGENT = 0
     SERVER = 1
     EVALUATION = 2
-    BEST = 3  # the best states, evaluated once more
+    BEST = 3  # the final evaluation of the best states
 
 
 def seeds_for(seed: int, stream: Stream, *numbers: int, count: int) -> NDArray[np.uint32]:

@@ -1,4 +1,4 @@
-"""The parts of a run, and what an executor of them must offer."""
+"""The parts of a run, and the interface of an executor that runs them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,30 +10,30 @@ from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 Send = Callable[[Any], None]
-Agents = Callable[[], AbstractContextManager[Gather]]  # entered where the cell runs
+Agents = Callable[[], AbstractContextManager[Gather]]  # entered in the process that runs the cell
 
 
 @dataclass(frozen=True)
 class Work:
-    """A part of a run. Picklable: it may be done in another process, or on another machine."""
+    """A part of a run. It is picklable, so another process or machine can run it."""
 
     do: Callable[[RunDirectory, Send], None]
     cells: Sequence[Cell] = ()
-    checkpoints: str = ""  # where they are in the run directory
+    checkpoints: str = ""  # their path in the run directory
     on_gpu: bool = False
 
 
 class Executor(Protocol):
-    """Somewhere to work."""
+    """Runs the parts of a run, in local processes or on a cluster."""
 
     @property
     def agents(self) -> Agents: ...
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return what the manifest says about the executor."""
 
     def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
-        """How many parts run side by side, and how many memories they share."""
+        """Return how many parts run side by side, and how many memories they share."""
 
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send

@@ -1,1 +1,1 @@
-"""Runs and suites, and the executors that do their work: local processes, Ray tasks, Ray actors."""
+"""Runs and suites, and their executors: local processes, Ray tasks and Ray actors."""

@@ -1,4 +1,4 @@
-"""Run the work of a run in processes of this machine."""
+"""Run the parts of a run in processes on this machine."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def agents_here() -> Iterator[Gather]:
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Processes of this machine."""
+    """Runs parts in `jobs` processes on this machine."""
 
     jobs: int
     agents: Agents = agents_here
@@ -31,7 +31,7 @@ class LocalExecutor:
         return {}
 
     def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
-        return (self.jobs if on_cpu else 1), 1  # a GPU is filled by one program
+        return (self.jobs if on_cpu else 1), 1  # one program fills a GPU
 
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send

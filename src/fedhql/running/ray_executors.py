@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: a cell's agents as actors, or whole cells and grids as tasks."""
+"""Executors on a Ray cluster: a cell's agents as actors, or whole cells and grids as tasks."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from fedhql.running.worker_processes import WorkerDied, WorkerFailed, messages_o
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import RunDirectory
 
-PROGRESS_SECONDS = 0.25  # between two messages about it: each is a message over the network
+PROGRESS_SECONDS = 0.25  # between two progress messages, which go over the network
 
 
 def resources_of(settings: ExperimentSettings) -> list[Resources]:
@@ -29,24 +29,24 @@ def resources_of(settings: ExperimentSettings) -> list[Resources]:
 
 
 class RayActorExecutor:
-    """Each cell in a process of this machine, its agents as actors all over the cluster."""
+    """Runs each cell in a process on this machine, with its agents as actors on the cluster."""
 
     def __init__(self, cluster: Cluster, jobs: int) -> None:
         self._cluster = cluster
         self.agents: Agents = partial(_agents_on_ray, cluster.address)
-        self._here = LocalExecutor(jobs, self.agents)
+        self._local = LocalExecutor(jobs, self.agents)
 
     def facts(self) -> dict[str, Any]:
         return {"ray": self._cluster.facts()}
 
     def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
-        jobs, memories = self._here.capacity(settings, on_cpu=on_cpu)
+        jobs, memories = self._local.capacity(settings, on_cpu=on_cpu)
         return self._cluster.cohorts_at_once(resources_of(settings), at_most=jobs), memories
 
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
     ) -> None:
-        self._here.run(work, jobs, directory, on_message)
+        self._local.run(work, jobs, directory, on_message)
 
 
 @contextmanager
@@ -73,12 +73,12 @@ def gather_on_ray(
         versions=cluster.versions,
         on_self_learned=on_self_learned,
     )
-    cohort.query(states)  # so that a wrong answer shows before any work
+    cohort.query(states)  # reports a wrong answer before any work
     return cohort
 
 
 def _build(settings: ExperimentSettings, seed: int, n: int) -> Any:
-    """In the actor."""
+    """Build an agent in its actor."""
     from fedhql.engines.build_agent import build_one_agent
     from fedhql.engines.jax_setup import prepare_jax
 
@@ -88,7 +88,7 @@ def _build(settings: ExperimentSettings, seed: int, n: int) -> Any:
 
 
 class RayTaskExecutor:
-    """Cells and grids as tasks, a core or a GPU each, wherever there is room."""
+    """Runs cells and grids as Ray tasks. Each task takes one core or one GPU."""
 
     agents: Agents = staticmethod(agents_here)
 
@@ -101,23 +101,23 @@ class RayTaskExecutor:
     def capacity(self, settings: ExperimentSettings, *, on_cpu: bool) -> tuple[int, int]:
         gpus = int(self._cluster.total("GPU"))
         if not on_cpu:
-            return gpus, gpus  # each has its own memory
+            return gpus, gpus  # each GPU has its own memory
         cpus = [int(node.get("CPU", 0)) for node in self._cluster.nodes()]
         if not sum(cpus):
-            raise ClusterError("no node of the cluster has a CPU to give")
+            raise ClusterError("no node of the cluster offers a CPU; at least one is needed")
         return sum(cpus), sum(1 for count in cpus if count)
 
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
     ) -> None:
-        """As many at a time as the cluster has room for, which may change: `jobs` is not used."""
+        """Run the parts. Ignore `jobs`: Ray decides how many tasks run at a time."""
         from fedhql.cluster.tasks import Task, run_tasks
 
         tasks = [
             Task(
                 f"part {number} of {len(work)}",
                 partial(_messages, part, self._clock),
-                _parts(part, directory),
+                _paths(part, directory),
                 {"num_cpus": 0, "num_gpus": 1} if part.on_gpu else {"num_cpus": 1, "num_gpus": 0},
             )
             for number, part in enumerate(work, start=1)
@@ -130,8 +130,8 @@ class RayTaskExecutor:
         run_tasks(tasks, directory.path, self._cluster.versions, take)
 
 
-def _parts(work: Work, directory: RunDirectory) -> list[str]:
-    """What of a run directory it needs and changes."""
+def _paths(work: Work, directory: RunDirectory) -> list[str]:
+    """Return the paths in the run directory that a part reads and writes."""
     paths = [
         path
         for cell in work.cells
@@ -142,7 +142,7 @@ def _parts(work: Work, directory: RunDirectory) -> list[str]:
 
 
 def _messages(work: Work, clock: Callable[[], float], files: dict[str, bytes]) -> Iterator[Any]:
-    """In a Ray worker: the work in a process of its own, which starts clean and may be killed."""
+    """Run a part in a child process of the Ray worker, and yield its messages."""
     from fedhql.cluster.tasks import Lost
 
     try:
@@ -156,7 +156,7 @@ def _messages(work: Work, clock: Callable[[], float], files: dict[str, bytes]) -
 def _in_scratch(
     work: Work, clock: Callable[[], float], files: dict[str, bytes], send: Send
 ) -> None:
-    """In that process."""
+    """Run a part in a scratch directory, and send its files and messages."""
     with scratch("fedhql-task-", Path(tempfile.gettempdir())) as home:
         write_files(home, files)
         sender = FileSender(home, send, clock)
@@ -174,7 +174,7 @@ def _in_scratch(
 
 
 class _Outbox:
-    """Of each cell's progress only the newest, and that not all the time."""
+    """Sends messages every PROGRESS_SECONDS, with only the newest progress of each cell."""
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
         self._send, self._clock = send, clock

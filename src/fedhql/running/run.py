@@ -1,4 +1,4 @@
-"""An experiment: arms times seeds as cells, in one run directory, resumable at any moment."""
+"""Run an experiment: one cell for each arm and seed, in a run directory that can be resumed."""
 
 import logging
 import shutil
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Display(Protocol):
-    """Whoever watches a run."""
+    """Shows the progress of a run."""
 
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None: ...
 
@@ -46,18 +46,21 @@ def run_experiment(
     display: Display,
     after_message: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run what is missing of arms x seeds; those of a run that is resumed are added to them.
+    """Run the unfinished cells of arms x seeds, and of the arms and seeds of a resumed run.
 
-    `after_message` is called after each message of a worker, and so again and again.
+    `after_message` is called after each message from a worker. Raise RunDirectoryError if the
+    directory is in use or holds another experiment.
     """
-    _require_ours(directory, settings, resume)
+    _require_same_experiment(directory, settings, resume)
     _warn_of_late_learners(settings)
     chosen = _engine(directory, settings, engine)
     computes, facts = engine_named(chosen), DeviceFacts()
     if computes.needs_facts or not directory.is_run():
         facts = _tried_out(settings, computes, executor, directory)
     with directory.locked():
-        _require_ours(directory, settings, resume)  # another process may have been quicker
+        _require_same_experiment(
+            directory, settings, resume
+        )  # another process may have written to it meanwhile
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts() | executor.facts()
@@ -66,12 +69,12 @@ def run_experiment(
 
         cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
         left = [cell for cell in cells if not directory.result(cell).exists()]
-        for cell in set(cells) - set(left):  # the run was killed when the cell had just finished
+        for cell in set(cells) - set(left):  # the run was killed just after the cell finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
         recording = Recording(clock, tensorboard)
         work = computes.plan(settings, directory, left, executor, facts=facts, recording=recording)
-        # A part may go on with a cell that has finished since the part's last checkpoint.
+        # A resumed part also reruns a cell that finished after the part's last checkpoint.
         shown = dict.fromkeys([*left, *(cell for part in work for cell in part.cells)])
         display.start(list(shown), settings.budget.env_steps_per_agent)
 
@@ -95,27 +98,29 @@ def _warn_of_late_learners(settings: ExperimentSettings) -> None:
     late = [name for name, agent in agents if agent.options.get("learning_starts", 0) >= budget]
     if late:
         log.warning(
-            "%s will not learn by themselves: learning_starts is not below the budget of %s env "
-            "steps; lower it with --set agents.learning_starts=N",
+            "%s will never train: learning_starts must be below the budget of %s env steps; "
+            "lower it with --set agents.learning_starts=N",
             ", ".join(late),
             f"{budget:,}",
         )
 
 
 def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> str:
-    """Choose the engine; the engine that began a run finishes it: their checkpoints differ."""
+    """Return the engine's name. A run keeps its engine, because their checkpoints differ."""
     if not directory.is_run():
         return choose_engine(settings, wanted)
     before: str = directory.read_manifest().get("engine", AUTO)
     if wanted not in (AUTO, before):
         raise RunDirectoryError(
-            f"{directory.path} was begun with --engine {before} and is finished with it"
+            f"{directory.path} was begun with --engine {before} and must be resumed with it"
         )
     return choose_engine(settings, before)
 
 
-def _require_ours(directory: RunDirectory, settings: ExperimentSettings, resume: bool) -> None:
-    """The directory is unused, or it is to be resumed and holds the very same experiment."""
+def _require_same_experiment(
+    directory: RunDirectory, settings: ExperimentSettings, resume: bool
+) -> None:
+    """Raise unless the directory is unused, or is resumed and holds the same experiment."""
     if not (resume and directory.is_run()):
         directory.require_unused()
         return
@@ -138,7 +143,7 @@ def _manifest(directory: RunDirectory, arms: Sequence[str], seeds: Sequence[int]
 def _write_manifest(
     directory: RunDirectory, manifest: dict[str, Any], session: dict[str, Any]
 ) -> None:
-    """With this session as the last; what a reader looks for first stands at the top."""
+    """Write the manifest with this session as the last, and the most wanted facts at the top."""
     sessions = [*manifest["sessions"], session]
     first = {key: value for key, value in sessions[0].items() if key != "wall_seconds"}
     total = {"wall_seconds": sum(each.get("wall_seconds", 0.0) for each in sessions)}

@@ -1,4 +1,4 @@
-"""The paper's experiments as suites: several runs in one directory, each with all its arms."""
+"""Suites: several runs in one directory, such as the experiments of the paper."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 PAPER = ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
-# The presets' own λ is 1.
+# FEDHQL has λ = 1, as in the presets.
 ARMS = (INDEPENDENT, "exploration=0", FEDHQL, "exploration=3", "exploration=5", "exploration=10")
 SEEDS = (0, 1, 2, 3, 4)
-# What the paper leaves open, each the other way, with all else as the preset has it.
+# Each run changes one choice that the paper leaves open, and keeps the rest of the preset.
 ABLATIONS: dict[str, Sequence[str]] = {
     "as-chosen": (),
-    # Over less than half of a tenth of the budget nothing would change: nobody learns yet.
+    # At a tenth of the budget, a fraction up to 0.25 would end before learning starts.
     "annealed-epsilon": ("agents.exploration_fraction=0.5",),
     "improvement-1e-4": ("agents.improvement_learning_rate=1e-4",),
     "improvement-3e-3": ("agents.improvement_learning_rate=3e-3",),
     "improvement-1e-2": ("agents.improvement_learning_rate=1e-2",),
-    # Read literally: the agents' own learning rates, plain gradient descent, no clip.
+    # The paper read literally: the agents' learning rates, plain gradient descent, no clipping.
     "improvement-sgd": (
         "agents.improvement_optimiser=sgd",
         "agents.improvement_max_grad_norm=1e9",
@@ -43,8 +43,8 @@ ABLATIONS: dict[str, Sequence[str]] = {
     "target-interval-10000": ("agents.target_update_interval=10000",),
     "learning-starts-1000": ("agents.learning_starts=1000",),
 }
-# Every rule against every attack. Bernstein with c = 2.5: while all five answer, its actions are
-# those of mean-std.
+# Every rule runs against every attack. While all five agents answer, bernstein with c = 2.5
+# chooses the same actions as mean-std.
 ATTACKED_RULES: dict[str, Sequence[str]] = {
     "mean-std": ("federation.rule=mean-std",),
     "bernstein": (
@@ -63,7 +63,7 @@ ATTACKED_ARMS = tuple(f"attack={attack},attackers={k}" for k in (1, 2) for attac
 
 @dataclass(frozen=True)
 class Suite:
-    """Runs, each a preset with some settings changed, and the arms and seeds all of them have."""
+    """Runs, each of a preset with overrides. All runs have the same arms and seeds."""
 
     runs: Mapping[str, tuple[str, Sequence[str]]]  # name -> preset, overrides
     arms: Sequence[str] = ARMS
@@ -97,7 +97,7 @@ class SuiteRun:
     seeds: Sequence[int]
 
     def env_steps_left(self) -> int:
-        """Per agent, over all cells that are not finished."""
+        """Return the env steps per agent of all unfinished cells."""
         cells = [Cell(arm, seed) for arm in self.arms for seed in self.seeds]
         left = [cell for cell in cells if not self.directory.result(cell).exists()]
         return len(left) * self.settings.budget.env_steps_per_agent
@@ -112,9 +112,12 @@ def plan_suite(
     seeds: Sequence[int] = (),
     overrides: Sequence[str] = (),
 ) -> list[SuiteRun]:
-    """With the suite's own arms and seeds, if none are given."""
+    """Return the runs of a suite, by default with its own arms and seeds.
+
+    Raise SettingsError if there is no such suite, arm or budget fraction.
+    """
     if name not in SUITES:
-        raise SettingsError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
+        raise SettingsError(f"unknown suite {name!r}; allowed: {', '.join(SUITES)}")
     if not 0 < budget_fraction <= 1:
         raise SettingsError(f"--budget-fraction {budget_fraction:g}: allowed: above 0, at most 1")
     runs = []
@@ -141,7 +144,7 @@ def run_suite(
     after_message: Callable[[], None],
     after_each: Callable[[SuiteRun], None],
 ) -> None:
-    """Do what is missing, one run after the other."""
+    """Run the unfinished cells, one run after the other. Call `after_each` after each run."""
     for run in runs:
         run_experiment(
             run.settings,

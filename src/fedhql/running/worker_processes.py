@@ -1,4 +1,4 @@
-"""Cells side by side, each in a process of its own that dies with this one."""
+"""Run tasks side by side, each in its own process, which dies with this one."""
 
 import logging
 import multiprocessing
@@ -15,29 +15,29 @@ from typing import Any
 from fedhql.errors import FedHQLError
 from fedhql.threads import ONE_THREAD
 
-Task = Callable[[Callable[[Any], None]], None]  # called with a way to send messages
+Task = Callable[[Callable[[Any], None]], None]  # called with a function that sends messages
 
 
 class WorkerFailed(Exception):
-    """A task died of a defect, ours or an agent's; its traceback is the message."""
+    """A task raised an unexpected exception. The message is its traceback."""
 
 
 class _Done:
-    """A worker's last message, if it got through its task."""
+    """The last message of a worker that has finished its task."""
 
 
 class WorkerDied(FedHQLError):
-    """A worker's process was ended from outside."""
+    """A worker process ended before its task did."""
 
 
 def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any], None]) -> None:
-    """Run picklable tasks, `jobs` at a time; the first failure stops them all and is raised."""
+    """Run picklable tasks, `jobs` at a time. The first failure stops all tasks and is raised."""
     for message in messages_of(tasks, jobs):
         on_message(message)
 
 
 def messages_of(tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
-    """The same, for whoever would rather ask for the messages; closed early, it ends them all."""
+    """Run tasks as `run_in_processes` does, and yield their messages. Closing ends all tasks."""
     waiting = list(tasks)
     running: dict[Connection, SpawnProcess] = {}
     with _all_ended(running):
@@ -59,49 +59,49 @@ def messages_of(tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
 
 
 def _start(task: Task, running: dict[Connection, SpawnProcess]) -> None:
-    # Spawned, not forked: torch and JAX do not survive a fork of a process with threads.
+    # Spawn, because torch and JAX do not survive a fork of a process with threads.
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(task, sender))
-    with _as_workers_start():  # no interrupt can come between its start and our knowing of it
+    with _as_workers_start():  # no interrupt comes between the start and the entry
         process.start()
         running[receiver] = process
-    sender.close()  # so that the worker's death shows as an end of file here
+    sender.close()  # so that we read an end of file when the worker dies
 
 
 @contextmanager
 def _as_workers_start() -> Iterator[None]:
-    """What a new process inherits: one numeric thread, and deafness to Ctrl-C.
+    """Set what a new process inherits: one numeric thread, and Ctrl-C blocked.
 
-    Libraries read the thread variables when they are loaded, so they must be there before. Cells
-    are what runs in parallel, and sums must not depend on how many threads there are. An interrupt
-    is for the parent, which ends its workers; theirs would be a traceback each.
+    Libraries read the thread variables when they are loaded, so the variables must be set before.
+    Tasks run in parallel, and sums must not depend on the number of threads. The parent handles
+    an interrupt and ends its workers; otherwise each worker would print a traceback.
     """
     before = {name: os.environ.get(name) for name in ONE_THREAD}
-    # The mask is what the worker inherits. It keeps an interrupt from this thread alone; another
-    # may take it, so until the worker has all it needs an interrupt is only written down.
+    # The worker inherits the mask. The mask blocks interrupts in this thread only, and another
+    # thread may get one. So an interrupt is only recorded until the worker has started.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    heard: list[int] = []
-    listener = signal.getsignal(signal.SIGINT)
-    if callable(listener):  # else interrupts are ignored, and shall be
-        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    interrupts: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):  # else interrupts are ignored and stay so
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, listener)
+        signal.signal(signal.SIGINT, handler)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    if heard:
+    if interrupts:
         raise KeyboardInterrupt
 
 
 def _work(task: Task, sender: Connection) -> None:
-    """The worker's main. It has no life without its parent."""
+    """Run a task in a worker process, which exits when its parent is gone."""
 
     def send(message: object) -> None:
         try:
@@ -116,7 +116,7 @@ def _work(task: Task, sender: Connection) -> None:
         send(_Done())
     except FedHQLError as error:
         send(error)
-    except Exception:  # noqa: BLE001 - it is raised again, in the parent
+    except Exception:  # noqa: BLE001 - the parent raises it again
         send(WorkerFailed(traceback.format_exc()))
 
 
@@ -139,8 +139,8 @@ class _SendingHandler(logging.Handler):
 def _died(process: SpawnProcess) -> WorkerDied:
     process.join()
     return WorkerDied(
-        f"a worker process ended before its work did, with exit code {process.exitcode} (negative: "
-        "killed by that signal; -9 is often a lack of memory); go on with --resume"
+        f"a worker process ended before its task, with exit code {process.exitcode} (negative: "
+        "killed by that signal; -9 often means too little memory); go on with --resume"
     )
 
 

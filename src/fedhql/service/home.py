@@ -1,4 +1,4 @@
-"""A server's home directory, and the task that its members are sent."""
+"""Open a server's home directory, and build the task that the server sends to members."""
 
 import json
 import math
@@ -19,20 +19,25 @@ from fedhql.storage.files import write_atomically
 
 JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
 BYTES_OF_AN_ACTION_AND_A_TARGET = 12
-MASKED_BYTES = 16  # of a value: it and its square
+MASKED_BYTES = 16  # per value: the value and its square
 ROOM_BYTES = 1024  # for names, numbers and shapes
 
 
 def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
-    """The journal and the federation's identity; [service] may change, the rest may not."""
+    """Return the journal and the federation's id.
+
+    Raise SettingsError if settings outside [service] differ from those in `home`.
+    """
     home.mkdir(parents=True, exist_ok=True)
     kept = home / SETTINGS
     if kept.exists():
-        # Whatever its [service] said, that of now counts, and has been checked.
+        # The present [service] replaces the stored one; it has been checked.
         before = parse(kept.read_text(), (), ServedSettings)
         same_service = before.model_copy(update={"service": settings.service})
         if differing := differing_keys(settings, same_service):
-            raise SettingsError(f"{home} holds another federation: {differing[0]}; use --home")
+            raise SettingsError(
+                f"{home} holds another federation: {differing[0]}; use another --home"
+            )
     write_atomically(kept, settings.as_toml())
     journal = Journal(home / JOURNAL)
     federation = journal.fact("federation")
@@ -43,7 +48,7 @@ def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
 
 
 def task_of(settings: ServedSettings) -> Task:
-    """SettingsError if its states do not fit into messages."""
+    """Return the task. Raise SettingsError if its states do not fit into messages."""
     env = make_environment(settings.environment.id, settings.environment.options)
     space = env.observation_space
     task = Task(
@@ -61,7 +66,10 @@ def task_of(settings: ServedSettings) -> Task:
 
 
 def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
-    """An improvement and the next question travel together; answers come back alone."""
+    """Raise SettingsError if a message would be too large.
+
+    One message holds an improvement and the next query; another holds an answer.
+    """
     state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
     federation, service = settings.federation, settings.service
     asked = max(federation.query_batch, settings.evaluation.episodes)
@@ -69,7 +77,7 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
     to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
     if federation.secure_aggregation:
-        of_a_value, with_keys = MASKED_BYTES, " with everybody's keys"
+        of_a_value, with_keys = MASKED_BYTES, " with all members' keys"
         to_member += len(service.members) * MOST_KEY_BYTES
     from_member = asked * task.actions * of_a_value
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
@@ -80,7 +88,7 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
             f"{settings.evaluation.episodes})"
         )
     for what, bytes_, allowed in (
-        (f"an improvement and a question{with_keys}", to_member, MOST_BYTES_TO_A_MEMBER),
+        (f"an improvement and a query{with_keys}", to_member, MOST_BYTES_TO_A_MEMBER),
         ("an answer", from_member, service.most_message_bytes),
     ):
         if bytes_ + ROOM_BYTES > allowed:

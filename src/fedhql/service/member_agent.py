@@ -1,4 +1,4 @@
-"""From what an owner says of an agent to the agent a member runs."""
+"""Build the agent that a member runs, from its owner's options."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 def agent_builder(
     kind: str, overrides: Sequence[str], seed: int, environment: str | None
 ) -> "Callable[[Task], BlackBoxAgent]":
-    """Raises at once what is wrong with the settings, and later what is with the task."""
+    """Return a function that builds the agent for a task. Raise if the settings are wrong."""
     options = _options(kind, overrides)
     return lambda task: _build(kind, options, seed, environment, task)
 
 
 def own_seed(home: Path, given: int | None) -> int:
-    """The agent is the same after a restart."""
+    """Return the seed that `home` keeps, or keep the given or a random one there.
+
+    Raise SettingsError if `home` keeps another seed than the given one.
+    """
     path = home / "seed.json"
     if path.exists():
         kept = int(json.loads(path.read_text()))
@@ -65,13 +68,13 @@ def _build(
     kind: str, options: dict[str, Any], seed: int, environment: str | None, task: "Task"
 ) -> BlackBoxAgent:
     named = environment or task.environment
-    # An owner's own choice of environment takes nothing from the server.
+    # The server's options are not for an environment that the owner chose.
     env_options = {} if environment else {k: json.loads(v) for k, v in task.options.items()}
     if environment is None and ":" in task.environment:
-        # Gymnasium imports what stands before the colon; a server does not choose what we run.
+        # Gymnasium imports the module before the colon, and a server must not choose our code.
         raise AgentRefused(
-            f"the federation's environment is {task.environment!r}, which names a module to be "
-            "imported; say --environment if that is what you want"
+            f"the federation's environment is {task.environment!r}, which imports a "
+            "module; allow it with --environment"
         )
     if uses_jax(kind):
         prepare_jax()
@@ -97,6 +100,6 @@ def _require_same_spaces(env: Environment, task: "Task") -> None:
     env.close()
     if ours != theirs:
         raise SpacesDiffer(
-            f"the environment's states and actions are {ours} (dtype, shape, actions), the "
-            f"federation's {theirs}"
+            f"the environment's states and actions are {ours} (dtype, shape, actions), but "
+            f"the federation's are {theirs}"
         )

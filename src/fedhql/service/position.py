@@ -1,4 +1,4 @@
-"""Where a served federation stands, as its journal keeps it."""
+"""The position of a federation service in its rounds, as its journal keeps it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +35,7 @@ _IN_WORDS = {
 
 @dataclass(frozen=True)
 class Position:
-    """A moment between two transactions of the journal; a restarted server goes on from it."""
+    """A point between two transactions of the journal, from which a restarted server continues."""
 
     round: int = 0
     stage: Stage = Stage.NEW
@@ -45,7 +45,7 @@ class Position:
 
     @classmethod
     def of(cls, fact: Mapping[str, Any] | None) -> "Position":
-        """Read what `fact` wrote; the beginning, if nothing was written."""
+        """Return the position that `fact` wrote; the initial position for None."""
         if fact is None:
             return cls()
         progress = fact.get("progress")
@@ -74,5 +74,5 @@ class Position:
         return replace(self, progress=progress, environments=environments)
 
     def next_round(self, environments: Mapping[str, Any] | None) -> "Position":
-        """Return the position after a round; `environments` if they carry over to the next."""
+        """Return the position after a round, with `environments` if they carry over."""
         return Position(self.round + 1, Stage.NEXT, environments=environments)

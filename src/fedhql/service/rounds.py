@@ -1,4 +1,4 @@
-"""A federation served over the network: its rounds, from wherever the journal says it stands."""
+"""Run the rounds of a federation service, from the position in its journal."""
 
 import asyncio
 import logging
@@ -24,11 +24,11 @@ from fedhql.service.service_records import ServiceRecords
 from fedhql.settings.served import ServedSettings
 
 log = logging.getLogger(__name__)
-POSITION = "position"  # the journal's name of it
+POSITION = "position"  # its key in the journal
 
 
 class Service:
-    """Algorithm 1 over whoever is there. Runs in a thread of its own, beside the roster's loop."""
+    """Runs Algorithm 1 with the members that are present, in a thread beside the roster's loop."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Service:
         self._figures: RoundFigures | None = None
         if settings.service.mode == "continuous":
             roster.on_idle = self._keep_learning
-        if self._position.progress is not None:  # before a member comes back and spends it
+        if self._position.progress is not None:  # before a member returns and spends it
             self._cohort.enlist(self._position.enlisted)
             self._reserve(self._position.progress)
 
     def run(self) -> None:
-        """Until every budget is spent, or the roster is stopped."""
+        """Run rounds until every budget is spent or the roster is stopped."""
         try:
             self._gather()
             while self._position.stage != Stage.FINISHED:
@@ -70,45 +70,45 @@ class Service:
                 self._federate()
             self._finish()
         except Stopped:
-            log.info("stopped in round %s; start again to go on", self._position.round)
+            log.info("stopped in round %s; run the same command to continue", self._position.round)
         finally:
             self._environments.close()
 
     # The stages of a round
 
     def _gather(self) -> None:
-        """Enough members to begin with; after a restart, those there were, for a while."""
+        """Wait for enough members to begin; after a restart, for its members for a limited time."""
         roster, service = self._roster, self._settings.service
         if self._position.stage == Stage.NEW:
             self._in_loop(roster.tell, f"waiting for {service.start_with} members to begin with")
             self._wait(lambda: len(roster.present()) >= service.start_with)
             self._write_position(self._position.at(Stage.NEXT))
-            self._in_loop(roster.end_round)  # continuous: nobody has begun to learn before
+            self._in_loop(roster.end_round)  # in continuous mode, members begin to learn now
             return
         in_round = [n for n in self._position.enlisted if not roster.members[n].over]
         self._cohort.enlist(in_round)
 
         def all_back() -> bool:
-            everybody = (m for m in roster.members.values() if not m.over and self._took_part(m))
-            wanted = in_round if self._position.stage != Stage.NEXT else [m.name for m in everybody]
+            active = (m for m in roster.members.values() if not m.over and self._took_part(m))
+            wanted = in_round if self._position.stage != Stage.NEXT else [m.name for m in active]
             return set(wanted) <= set(roster.present())
 
         if not self._wait(all_back, 0):
-            most = f"{service.return_seconds:g} s at most"
-            self._in_loop(roster.tell, f"started again: waits for the members it had, {most}")
+            most = f"at most {service.return_seconds:g} s"
+            self._in_loop(roster.tell, f"restarted: waiting {most} for the members it had")
         self._wait(all_back, service.return_seconds)
 
     def _learn(self) -> bool:
-        """Until the next federation round is due; False if there will be none."""
+        """Wait until the next federation round is due. Return False if there will be none."""
         service, federation = self._settings.service, self._settings.federation
         if service.mode == "continuous":
-            everybody = self._roster.members
+            members = self._roster.members
             self._wait(
-                lambda: all(member.over for member in everybody.values()),
+                lambda: all(member.over for member in members.values()),
                 service.round_interval_seconds,
             )
             return self._enlist()
-        if self._position.stage == Stage.LEARN:  # begun before the server was started again
+        if self._position.stage == Stage.LEARN:  # the phase began before a restart
             self._cohort.finish_learning()
         elif self._enlist():
             self._position = self._position.at(Stage.LEARN, self._cohort.names)
@@ -119,13 +119,13 @@ class Service:
         return True
 
     def _enlist(self) -> bool:
-        """Everybody who is here and can pay takes part in the round; False: it is over."""
+        """Enlist every present member that can pay. Return False if the federation is over."""
         roster, service = self._roster, self._settings.service
-        here: list[str] = []  # when it was last looked; they come and go all the time
+        present: list[str] = []  # as last seen; members come and go all the time
 
         def enough() -> bool:
-            here[:] = roster.present()
-            return len(here) >= service.quorum
+            present[:] = roster.present()
+            return len(present) >= service.quorum
 
         def ending() -> bool:
             return any(member.finished for member in roster.members.values())
@@ -135,14 +135,14 @@ class Service:
             return len(left) < service.quorum
 
         self._in_loop(self._dismiss_spent)
-        if self._wait(lambda: enough() or ending()) and len(here) < service.quorum:
-            # Towards the end those who are away may never come back.
+        if self._wait(lambda: enough() or ending()) and len(present) < service.quorum:
+            # Near the end, absent members may never return.
             self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
-        self._cohort.enlist(here)
-        return len(here) >= service.quorum
+        self._cohort.enlist(present)
+        return len(present) >= service.quorum
 
     def _took_part(self, member: MemberRecord) -> bool:
-        """Nobody waits for whoever came, and left before it had learned anything."""
+        """Return False for a member that left before it learned anything: nobody waits for it."""
         return member.name in self._roster.sessions or member.own_env_steps > 0
 
     def _dismiss_spent(self) -> None:
@@ -169,7 +169,7 @@ class Service:
         position, settings = self._position, self._settings
         members, quorum = self._roster.members, settings.service.quorum
         self._cohort.enlist([name for name in self._cohort.names if not members[name].over])
-        going_on = position.progress  # if the server was stopped in the middle of the round
+        going_on = position.progress  # set if the server was stopped in the middle of the round
         carries_over = going_on is not None or settings.federation.carry_over
         if carries_over and position.environments is not None:
             self._environments.go_to(position.environments)
@@ -186,29 +186,32 @@ class Service:
         )
         granted = self._in_loop(self._reserve, before_step)
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
-            allowance = Budget(env_steps_per_agent=granted, agents=1)
+            budget = Budget(env_steps_per_agent=granted, agents=1)
             try:
                 self._server.federate(
-                    allowance, seeds.tolist(), going_on=going_on, after_step=after_step
+                    budget, seeds.tolist(), going_on=going_on, after_step=after_step
                 )
             except TooFew:
                 why = f"round {position.round} ends early: too few of its members are left"
                 self._in_loop(self._roster.tell, why, level="warning")
                 if (standing := self._position.environments) is not None:
-                    self._environments.go_to(standing)  # they are in the middle of a step
+                    self._environments.go_to(standing)  # undo the unfinished step
         if before_step.steps:
             self._figures = before_step.figures()
             self._records.federated(position.round, self._cohort.names, self._figures)
         self._next_round()
 
     def _reserve(self, progress: RoundProgress) -> int:
-        """For the rest of the round; who takes part in it is settled before its first step."""
+        """Reserve env steps for the rest of the round and return how many.
+
+        Members that cannot pay leave the round only before its first step.
+        """
         federation = self._settings.federation
         whole_round = federation.horizon_steps * federation.query_batch
         least = 0 if progress.steps else federation.query_batch
         return self._cohort.reserve(whole_round - progress.server_env_steps, least)
 
-    # Where it stands
+    # The position in the journal
 
     def _at(self, progress: RoundProgress) -> dict[str, Any]:
         self._position = self._position.after_step(progress, self._environments.position())
@@ -237,25 +240,25 @@ class Service:
             left = [m for m in roster.members.values() if m.finished and not m.parted]
             return [m.name for m in left if self._took_part(m)]
 
-        # Whoever is away just now would never hear of it.
+        # Wait for absent members, so that they hear of the end.
         if not self._wait(lambda: not silent(), self._settings.service.return_seconds):
             text = (
-                f"not known to have all improvements they should: {', '.join(silent())}; while "
-                "this server is started again they can still get them"
+                f"these members are not known to have all improvements: {', '.join(silent())}; "
+                "start this server again to send them the rest"
             )
             self._in_loop(roster.tell, text, level="warning")
         self._in_loop(roster.tell, "the federation has finished")
 
     def _keep_learning(self, member: MemberRecord) -> None:
-        """Continuous: the next phase at once, for as long as the budget lasts."""
-        if member.over or self._position.stage == Stage.NEW:  # or it may spend all of it alone
+        """Start a member's next phase at once, in continuous mode, while its budget lasts."""
+        if member.over or self._position.stage == Stage.NEW:  # else it may spend it all alone
             return
         if self._roster.learnable(member.name) >= 1:
             self._roster.learn([member.name], self._settings.federation.self_learning_env_steps)
-        elif member.name not in self._roster.reserved:  # else it is needed until the round's end
+        elif member.name not in self._roster.reserved:  # else the round needs it until its end
             self._roster.dismiss(member.name, "its budget is spent")
 
-    # Things done in the roster's loop
+    # Calls into the roster's loop
 
     def _wait(self, reached: Callable[[], bool], seconds: float | None = None) -> bool:
         return self._cohort.call(self._roster.wait_until(reached, seconds))
@@ -265,7 +268,7 @@ class Service:
         self._in_loop(self._roster.journal.write, facts={POSITION: position.fact()})
 
     def status(self, federation: str) -> FederationStatus:
-        """For the status page; a look, with no lock: every part of it is whole."""
+        """Return the status for the status page. No lock is needed: each part is consistent."""
         roster, figures = self._roster, self._figures
         members = sorted(roster.members.values(), key=lambda member: member.number)
         return FederationStatus(

@@ -1,4 +1,4 @@
-"""What is written of a served federation: rows in its journal, and files of them beside it."""
+"""The records of a federation service: rows in its journal, and CSV files of the same rows."""
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import astuple
@@ -20,12 +20,12 @@ FILES = {EVALUATIONS: EvaluationRow, FEDERATION: FederationRow}
 
 
 class ServiceRecords:
-    """A round's rows; written again, they take the place of those there were."""
+    """Writes the rows of each round. Rows that are written again replace the earlier ones."""
 
     def __init__(self, home: Path, seed: int, roster: Roster, in_loop: Callable[..., Any]) -> None:
-        """`in_loop` calls where the roster and its journal live."""
+        """`in_loop` calls a function in the loop of the roster and its journal."""
         self._home, self._seed, self._roster, self._in_loop = home, seed, roster, in_loop
-        self._exported_rounds = 0  # since this process began; the first time all are written
+        self._exported_rounds = 0  # by this process; the first export writes all rounds
 
     def evaluated(
         self,
@@ -36,7 +36,7 @@ class ServiceRecords:
     ) -> None:
         rows = []
         for member, of_E in zip(members, returns_NE, strict=True):
-            if member.name in silent:  # what it would have done is not known
+            if member.name in silent:  # its actions are not known
                 continue
             mean = float(of_E.mean())
             best = mean if member.best_mean_return is None else max(member.best_mean_return, mean)
@@ -68,7 +68,7 @@ class ServiceRecords:
         self._in_loop(self._roster.journal.write, rows=(file, round_, lines), members=members)
 
     def export(self, rounds: int) -> None:
-        """The rows so far as files, for whoever draws them; those of older rounds are there."""
+        """Write the rows so far to CSV files. Later calls append the new rounds."""
         for file, kind in FILES.items():
             lines = self._in_loop(self._roster.journal.lines, file, self._exported_rounds)
             text = "".join(f"{line}\n" for line in lines)
