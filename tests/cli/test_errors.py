@@ -65,7 +65,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--attackers", "1", "--attack", "lie"], "attack.name: 'lie' is wrong"),
         (
             ["cartpole-n5", "--arm", "independent", "--attackers", "1", "--attack", "nan"],
-            "--attack and --attackers are for arms that federate, and there is only 'independent'",
+            "--attack and --attackers are for arms that federate, but there is only 'independent'",
         ),
         (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
         (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, messages, compiled"),

@@ -152,7 +152,7 @@ def test_presets_are_listed_and_shown_ready_to_run(tmp_path: Path) -> None:
     ("command", "said"),
     [
         ([], "presets"),
-        (["run"], "[default: the cores]"),
+        (["run"], "[default: the number of cores]"),
         (["run"], "agents.2.hidden=[8,8]"),
         (["presets"], "List the experiments"),
         (["show"], "a start for one of your own"),

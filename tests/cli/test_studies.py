@@ -103,7 +103,7 @@ def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert output == "fedhql: error: interrupted; the same command goes on\n"
+    assert output == "fedhql: error: interrupted; run the same command to continue\n"
 
 
 def test_a_report_of_a_suite_is_of_its_runs(suite: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
     shutil.copytree(second, tmp_path / "copy" / "first")
     done = fedhql("archive", first, tmp_path / "copy" / "first", "--out", tmp_path / "kept")
     assert done.returncode == 2
-    assert "another of these runs would go to" in done.stderr
+    assert "another of these runs would also go to" in done.stderr
     assert not (tmp_path / "kept").exists()
     succeed("archive", first, "--out", tmp_path / "kept")
     assert f"wrote {tmp_path / 'kept' / 'first'}" in succeed(
@@ -187,7 +187,10 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
         (["suite", "paper", "--out", "new", "--budget-fraction", "0"], "--budget-fraction 0: "),
         (["suite", "paper", "--out", "new", "--budget-fraction", "2"], "--budget-fraction 2: "),
         (["suite", "paper", "--out", "new", "--seeds", "a"], "--seeds a: allowed: whole numbers"),
-        (["suite", "paper", "--out", "new", "--arm", "both"], "--arm both: 'both' is no change"),
+        (
+            ["suite", "paper", "--out", "new", "--arm", "both"],
+            "--arm both: 'both' is not KEY=VALUE",
+        ),
         (["suite", "cartpole-n5", "--out", "new", "--set", "agents.x=1"], "agents.1.x: unknown"),
         (["suite", "cartpole-n5", "--out", "new", "--engine", "fast"], "--engine fast: allowed: "),
         (["report", "first", "--level", "2"], "--level 2: allowed: between 0 and 1, as in 0.95"),
@@ -221,9 +224,9 @@ def test_another_suite_in_the_same_place_is_refused(suite: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("suite", "A second call does only what is missing."),
-        ("report", "Write one page to judge runs by"),
-        ("compare", "Put runs side by side"),
+        ("suite", "A second call runs only what is missing."),
+        ("report", "Write a page about runs"),
+        ("compare", "Compare runs side by side"),
     ],
 )
 def test_help(command: str, said: str) -> None:

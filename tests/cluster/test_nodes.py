@@ -216,7 +216,7 @@ def test_agents_of_a_killed_node_continue_on_a_node_that_joins(
 
     executor = RayActorExecutor(cluster, jobs=1)
     assert run(settings, tmp_path / "disturbed", executor, ["fedhql"], replace_the_node)
-    assert caplog.text.count("goes on from round-") == 1  # the agents were lost only once
+    assert caplog.text.count("continues from round-") == 1  # the agents were lost only once
     run(settings, tmp_path / "whole", LocalExecutor(1), ["fedhql"])
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options and helpers that several commands share."""
 
 import logging
 import os
@@ -20,27 +20,27 @@ from fedhql.running.local_executor import LocalExecutor
 
 INTERRUPTED = 130
 LOCAL, RAY = "local", "ray"
-PLACES = (LOCAL, RAY)
+EXECUTORS = (LOCAL, RAY)
 
 On = Annotated[
     str,
     typer.Option(
-        metavar="|".join(PLACES),
-        help="Where the work is done: in processes of this machine, or on a Ray cluster.",
+        metavar="|".join(EXECUTORS),
+        help="Where the work is done: in processes on this machine, or on a Ray cluster.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT|auto",
-        help="For --on ray: the cluster to use, which this machine is a node of."
-        "  [default: one is started here, and stopped at the end]",
+        help="For --on ray: the cluster to use. This machine must be one of its nodes."
+        "  [default: a new cluster on this machine, stopped at the end]",
     ),
 ]
 
 
 def fail(message: str, code: int) -> NoReturn:
-    print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain, whatever the terminal
+    print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain text on any terminal
     sys.exit(code)
 
 
@@ -52,31 +52,31 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def rng() -> np.random.Generator:
-    """The same for every call, so that the same files give the same page."""
+    """Return a generator with a fixed seed, so that the same files give the same page."""
     return np.random.default_rng(0)
 
 
 def draw(runs: Sequence[Run], home: Path, attacks_at: float = 1.0) -> None:
-    # Here, because Matplotlib takes a second to load: every worker would wait for it.
+    # Matplotlib takes a second to load, and every worker process would wait for it.
     from fedhql.results.figures import draw_figures
 
     draw_figures(runs, home, rng(), attacks_at=attacks_at)
 
 
 def cores() -> int:
-    """Those this process may use, where the system tells (macOS does not)."""
+    """Return the number of cores this process may use; of all cores on macOS."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def engine_and_place(engine: str, on: str) -> tuple[str, str]:
-    """Return --engine and --on, with the old spelling `--engine ray` understood."""
+    """Return --engine and --on. The deprecated `--engine ray` means `--on ray`."""
     if engine == RAY:
         warn("--engine ray is deprecated: write --on ray")
         engine, on = AUTO, RAY
-    if on not in PLACES:
-        raise SettingsError(f"--on {on}: allowed: {', '.join(PLACES)}")
+    if on not in EXECUTORS:
+        raise SettingsError(f"--on {on}: allowed: {', '.join(EXECUTORS)}")
     return engine, on
 
 
@@ -84,7 +84,7 @@ def engine_and_place(engine: str, on: str) -> tuple[str, str]:
 def executor_on(
     on: str, address: str | None, jobs: int | None, on_ray: Callable[[Cluster], Executor]
 ) -> Iterator[Executor]:
-    """Yield what does the work of a command, for as long as the command lasts."""
+    """Yield the executor of a command. Disconnect from the cluster at the end, if there is one."""
     if on == RAY:
         with connected(address) as cluster:
             yield on_ray(cluster)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: bars while it works, a table at the end."""
+"""Progress bars for a run, and a table of its results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ MOST_BARS = 12  # more would not fit a terminal
 
 
 class LiveDisplay:
-    """Bars with the time left; nothing at all when no one is at a terminal.
+    """Progress bars with the time left, shown only on a terminal.
 
-    A bar for every cell, or for every arm where cells are many; above them one for several runs
-    that follow each other, if told how much they have before them.
+    There is a bar for every cell, or for every arm if there are more than MOST_BARS cells. Above
+    them is a bar for all runs together, if `overall` gives their env steps.
     """
 
     def __init__(self, console: Console, *, overall: int | None = None) -> None:
@@ -43,7 +43,7 @@ class LiveDisplay:
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
-            # Steps get slower once learning starts: judge by the last minutes, not by all.
+            # Steps get slower once learning starts, so only the last minutes count.
             speed_estimate_period=180,
         )
         self._tasks: dict[Cell, TaskID] = {}
@@ -54,7 +54,7 @@ class LiveDisplay:
         )
 
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
-        for task in set(self._tasks.values()):  # of a run before this one
+        for task in set(self._tasks.values()):  # of the previous run
             self._bars.remove_task(task)
         names = {c: str(c) if len(cells) <= MOST_BARS else c.arm for c in cells}
         counts = Counter(names.values())
@@ -74,7 +74,7 @@ class LiveDisplay:
         before = self._consumed.get(cell)
         self._consumed[cell] = progress.consumed_env_steps
         together = sum(steps for c, steps in self._consumed.items() if self._tasks[c] == task)
-        if task not in self._begun:  # what a resumed cell has behind it says nothing of its speed
+        if task not in self._begun:  # earlier steps of a resumed cell are not part of the speed
             self._begun.add(task)
             self._bars.reset(task, completed=int(together), note=note)
         else:
@@ -96,7 +96,7 @@ class LiveDisplay:
 
 
 def results_table(run: Run) -> Table:
-    """Agents down, arms across: the paper's metric, and beside it what it hides."""
+    """Return a table of agents by arms, with the best and the recent mean return."""
     summary, seeds = summarise(run), len({s for curves in run.arms.values() for s in curves})
     title = f"mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
     table = Table(title=title)

@@ -49,22 +49,22 @@ app = typer.Typer(
     help="Federated heterogeneous Q-learning: black-box agents learn from each other's values.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # it would take [default: ...] for markup
+    rich_markup_mode=None,  # rich would read [default: ...] as markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
-    # A user's agents and environments are looked for where they work, as `python -m` does.
+    """Run the command line. Report a user's mistake in one line on stderr, with exit code 2."""
+    # Find the user's agents and environments in the working directory, as `python -m` does.
     sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except FedHQLError as error:
-        fail(" ".join(str(error).split()), 2)  # one line, whatever a library put into it
+        fail(" ".join(str(error).split()), 2)  # a library may put newlines into it
     except WorkerFailed as error:
-        fail(f"a worker failed; what it had finished is kept (--resume)\n{error}", 1)
+        fail(f"a worker failed; go on from its last checkpoint with --resume\n{error}", 1)
 
 
 @app.callback(invoke_without_command=True)
@@ -82,15 +82,16 @@ def run(
         str, typer.Argument(metavar="PRESET|FILE.toml", help="A preset's name, or a TOML file.")
     ],
     out: Annotated[
-        str, typer.Option(metavar="DIR", help="Where the results go: a path, or any fsspec URL.")
+        str,
+        typer.Option(metavar="DIR", help="The directory for results: a path or any fsspec URL."),
     ],
     arm: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="independent (agents alone), fedhql, or fedhql with other numbers: exploration=3, "
-            "or with liars: attack=noise,attackers=1; repeat for several; added to those of a run "
-            "that is resumed."
+            help="independent (agents alone), fedhql, or fedhql with other settings: "
+            "exploration=3, or attack=noise,attackers=1. Repeat for several. With --resume, they "
+            "are added to the arms of the run."
             "  [default: independent and fedhql, or the resumed run's]",
         ),
     ] = None,
@@ -98,7 +99,7 @@ def run(
         str | None,
         typer.Option(
             metavar="0,1,...",
-            help="Every arm runs once with each seed; added to those of a run that is resumed."
+            help="Every arm runs once with each seed. With --resume, they are added to the run's."
             "  [default: 0, or the resumed run's]",
         ),
     ] = None,
@@ -106,7 +107,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Interactions per agent, its share of the server's included "
+            help="Env steps per agent, including its share of the server's "
             "(budget.env_steps_per_agent).",
         ),
     ] = None,
@@ -116,16 +117,16 @@ def run(
             "--set",
             metavar="KEY=VALUE",
             help="Override a setting: federation.exploration=3, agents.2.hidden=[8,8] for agent2, "
-            "agents.learning_starts=1000 for all; repeat for several.",
+            "agents.learning_starts=1000 for all agents. Repeat for several.",
         ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
             metavar="|".join((AUTO, *ENGINES)),
-            help="What computes. messages: any agents, each an object; compiled: arms and seeds of "
-            "our own DQN as one program; auto: compiled where it can, but messages with --on ray, "
-            "each agent an actor.",
+            help="What computes the run. messages: any agents, each an object. compiled: arms and "
+            "seeds of our own DQN in one program. auto: compiled if possible, else messages; with "
+            "--on ray always messages, with each agent as an actor.",
         ),
     ] = AUTO,
     on: On = LOCAL,
@@ -134,45 +135,43 @@ def run(
         str | None,
         typer.Option(
             metavar="|".join(BACKBONES),
-            help="Run every DQN agent as ours or as stable-baselines3's, the reference.",
+            help="Run every DQN agent as ours (dqn) or as that of stable-baselines3 (sb3).",
         ),
     ] = None,
     attack: Annotated[
         str | None,
         typer.Option(
             metavar="|".join(ATTACKS),
-            help="What --attackers answer the server's queries with.",
+            help="What the --attackers answer to the server's queries.",
         ),
     ] = None,
     attackers: Annotated[
         int | None,
         typer.Option(
             metavar="K",
-            help="Every federated arm also with its last K agents lying to the server, to see what "
-            "it withstands: arms attack=NAME,attackers=K.",
+            help="Also run every federated arm with its last K agents lying to the server, as "
+            "arms attack=NAME,attackers=K.",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in DIR (or start it); the result is the same, byte for byte.",
+            help="Continue the run in DIR, or start it. The result is the same, byte for byte.",
         ),
     ] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Arms and seeds run side by side.  [default: the cores]"
+            metavar="N", min=1, help="Processes side by side.  [default: the number of cores]"
         ),
     ] = None,
     tensorboard: Annotated[
         bool,
-        typer.Option(
-            "--tensorboard", help="Also write TensorBoard event files, of what runs from now on."
-        ),
+        typer.Option("--tensorboard", help="Also write TensorBoard event files, from now on."),
     ] = False,
 ) -> None:
-    """Run an experiment: every arm with every seed, then a table, curves and a summary.
+    """Run an experiment: every arm with every seed. Then write a table, curves and a summary.
 
     Everything goes to DIR: settings.toml, manifest.json, evaluations.csv, federation.csv,
     summary.json, figures/, and each agent's best and last state under agents/.
@@ -207,7 +206,7 @@ def run(
                 LiveDisplay(console) as display,
                 executor_on(on, address, jobs, on_ray) as executor,
             ):
-                # Inside, so that warnings go above the bars and not through them.
+                # After the display has started, so that warnings appear above the bars.
                 warnings_to_stderr()
                 run_experiment(
                     chosen,
@@ -224,7 +223,7 @@ def run(
                     display=display,
                     after_message=mirror.send_if_due if mirror else lambda: None,
                 )
-        except KeyboardInterrupt:  # here, because typer would only say "Aborted"
+        except KeyboardInterrupt:  # typer would only print "Aborted"
             fail("interrupted; go on with --resume", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
@@ -243,16 +242,16 @@ app.add_typer(certificates.app, name="certs")
 
 
 def _attacked(arms: list[str], attack: str | None, attackers: int | None) -> list[str]:
-    """Those that federate, under attack."""
-    lies = [f"attack={attack}"] if attack is not None else []
-    lies += [f"attackers={attackers}"] if attackers is not None else []
-    own = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
-    if lies and not own:
+    """Return the federated arms of `arms`, each with the attack."""
+    parts = [f"attack={attack}"] if attack is not None else []
+    parts += [f"attackers={attackers}"] if attackers is not None else []
+    federated = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
+    if parts and not federated:
         raise SettingsError(
-            f"--attack and --attackers are for arms that federate, and there is only "
+            f"--attack and --attackers are for arms that federate, but there is only "
             f"{INDEPENDENT!r}; add --arm {FEDHQL}"
         )
-    return [",".join([*arm, *lies]) for arm in own] if lies else []
+    return [",".join([*arm, *parts]) for arm in federated] if parts else []
 
 
 @app.command()
@@ -264,7 +263,7 @@ def presets() -> None:
 
 @app.command()
 def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
-    """Print a preset's file: a start for one of your own."""
+    """Print a preset's file, as a start for one of your own."""
     typer.echo(preset_text(preset), nl=False)
 
 

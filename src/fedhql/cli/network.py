@@ -27,35 +27,36 @@ if TYPE_CHECKING:
 
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="No TLS and no certificates; on this machine only."),
+    typer.Option("--insecure", help="Use no TLS and no certificates. Works on this machine only."),
 ]
 Certificates = Annotated[
-    Path, typer.Option(metavar="DIR", help="Holds ca.crt, NAME.crt and NAME.key (fedhql certs).")
+    Path, typer.Option(metavar="DIR", help="Has ca.crt, NAME.crt and NAME.key (see fedhql certs).")
 ]
-JsonLog = Annotated[bool, typer.Option("--log-json", help="One JSON object a line, on stderr.")]
+JsonLog = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr.")]
 
 
 def serve(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The federation's settings.")],
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where members connect.")],
     home: Annotated[
-        Path, typer.Option(metavar="DIR", help="The journal and the results; the same goes on.")
+        Path, typer.Option(metavar="DIR", help="Journal and results; an existing one continues.")
     ],
     certs: Certificates = Path("certs"),
     name: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="Whose certificate the server shows.")
+        str, typer.Option("--as", metavar="NAME", help="The name on the server's certificate.")
     ] = "server",
     insecure: Insecure = False,
     http: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Status page, /status.json and Prometheus /metrics; read only, no password.",
+            help="Serve a status page, /status.json and Prometheus /metrics here, read-only and "
+            "without a password.",
         ),
     ] = None,
     release: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Let a member out of quarantine; repeat for several."),
+        typer.Option(metavar="NAME", help="Release a member from quarantine. Repeat for several."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -65,7 +66,7 @@ def serve(
 ) -> None:
     """Run the server of a federation whose members join over the network.
 
-    Killed or stopped, the same command goes on from the last finished step.
+    After a stop or a crash, the same command continues from the last finished step.
     """
     require_remote("fedhql serve")
     from fedhql.settings.experiment import read_file
@@ -79,7 +80,7 @@ def serve(
 
         require_server(shown)
     _log_to_stderr(log_json)
-    with _alone(home):
+    with _locked_home(home):
         _run_until_stopped(
             _serve(chosen, listen, home, shown, certs / "revoked.crl", http, release or [])
         )
@@ -102,7 +103,7 @@ async def _serve(
 
     loop, log = asyncio.get_running_loop(), logging.getLogger("fedhql")
     task = task_of(settings)
-    async with AsyncExitStack() as stack:  # whatever fails, what was opened before is closed
+    async with AsyncExitStack() as stack:  # closes what is open after any failure
         journal, federation = open_home(home, settings)
         stack.callback(journal.close)
         roster = Roster(
@@ -121,7 +122,7 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, roster.stop)
         service = Service(settings, home, roster, loop, actions=task.actions)
-        if http is not None:  # before any member comes in
+        if http is not None:  # before any member connects
             host, http_port = _address(http, "--http")
             page = Observation(lambda: service.status(federation), host, http_port)
             stack.callback(page.close)
@@ -139,32 +140,33 @@ async def _serve(
 
 
 def join(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The server's.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The server's address.")],
     agent: Annotated[
-        str, typer.Option(metavar="KIND|module:Class", help=f"{', '.join(KINDS)}, or your class.")
+        str, typer.Option(metavar="KIND|module:Class", help=f"{', '.join(KINDS)}, or your own.")
     ],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="As in the certificate.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The certificate's name.")],
     home: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The agent's checkpoints and account; the same goes on.  [default: members/NAME]",
+            help="The agent's checkpoints and account; an existing one continues."
+            "  [default: members/NAME]",
         ),
     ] = None,
     certs: Certificates = Path("certs"),
     insecure: Insecure = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the agent: hidden=[64,64]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set an agent's setting: hidden=[64,64]."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The agent's.  [default: drawn, and kept in its home]")
+        int | None, typer.Option(help="The agent's seed.  [default: drawn once, kept in its home]")
     ] = None,
     environment: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="The agent's own; has to have the federation's states and actions."
+            help="The agent's environment. Its states and actions must be the federation's."
             "  [default: the federation's]",
         ),
     ] = None,
@@ -172,14 +174,14 @@ def join(
         bool,
         typer.Option(
             "--secure-aggregation",
-            help="Answer under masks only: the server sees sums over members (docs/privacy.md).",
+            help="Answer only under masks, so the server sees sums over members (docs/privacy.md).",
         ),
     ] = False,
     log_json: JsonLog = False,
 ) -> None:
     """Take part in a federation with a private agent, which never leaves this process.
 
-    Killed or stopped, the same command goes on from the agent's last checkpoint.
+    After a stop or a crash, the same command continues from the agent's last checkpoint.
     """
     require_remote("fedhql join")
     from fedhql.remote.member.member import Member
@@ -194,7 +196,7 @@ def join(
         if not is_loopback(address):
             raise SettingsError(f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])")
     _log_to_stderr(log_json)
-    with _alone(own):
+    with _locked_home(own):
         kept = own_seed(own, seed)
         member = Member(
             name,
@@ -202,7 +204,7 @@ def join(
             own,
             agent_builder(agent, settings or [], kept, environment),
             credentials=shown,
-            rng=random.Random(),  # when to try again, which nobody else should do at once
+            rng=random.Random(),  # spreads the retries of members over time
             clock=time.monotonic,
             secure_aggregation=secure_aggregation,
         )
@@ -210,7 +212,7 @@ def join(
 
 
 async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM, which is how machines stop a service, ends it as Ctrl-C does."""
+    """Run `work`. SIGTERM, with which machines stop a service, cancels it as Ctrl-C does."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await task
@@ -219,14 +221,14 @@ async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except MemberRefused as error:  # with the other side's words in it
+    except MemberRefused as error:  # it may quote the server
         raise MemberRefused(printable(str(error))) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
-        fail("stopped; the same command goes on", INTERRUPTED)
+        fail("stopped; run the same command to continue", INTERRUPTED)
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _locked_home(home: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(home, wait=False))
@@ -259,7 +261,7 @@ def require_remote(command: str) -> None:
 
 
 class _PlainLines(logging.Formatter):
-    """Whoever's words are in it, a message stays on its line."""
+    """Keeps each message on one line, even if it quotes a member."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -278,7 +280,7 @@ class _JsonLines(logging.Formatter):
 
 
 def _log_to_stderr(as_json: bool) -> None:
-    """What we have to say; of other packages, what they warn of."""
+    """Log our messages, and the warnings of other packages, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if as_json else _PlainLines())
     logging.getLogger().addHandler(handler)

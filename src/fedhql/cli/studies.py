@@ -45,7 +45,7 @@ from fedhql.running.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.storage.files import write_atomically
 
 Level = Annotated[
-    float, typer.Option(metavar="P", help="Of the bootstrap intervals; the paper's is 0.8.")
+    float, typer.Option(metavar="P", help="Level of the bootstrap intervals; the paper uses 0.8.")
 ]
 
 
@@ -54,11 +54,11 @@ def suite(
     out: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Where the runs and the report go: a path, or any fsspec URL."
+            metavar="DIR", help="The directory for runs and the report: a path or any fsspec URL."
         ),
     ],
     budget_fraction: Annotated[
-        float, typer.Option(metavar="F", help="Of the paper's budget, for every agent.")
+        float, typer.Option(metavar="F", help="Fraction of the paper's budget for every agent.")
     ] = 1.0,
     seeds: Annotated[
         str | None,
@@ -71,9 +71,9 @@ def suite(
         list[str] | None,
         typer.Option(
             metavar="ARM",
-            help="independent, fedhql (λ = 1), exploration=3, ...; repeat for several."
+            help="independent, fedhql (λ = 1), exploration=3, ... Repeat for several."
             "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
-            "attacks: these, and each attack with 1 and 2 attackers; plus: fedhql]",
+            "attacks: the same, and each attack with 1 and 2 attackers; plus: fedhql]",
         ),
     ] = None,
     settings: Annotated[
@@ -84,30 +84,32 @@ def suite(
         str,
         typer.Option(
             metavar="|".join((AUTO, *ENGINES)),
-            help="What computes, as in `run`; with --on ray, arms and seeds are tasks.",
+            help="What computes the runs, as in `run`. With --on ray, arms and seeds are tasks.",
         ),
     ] = AUTO,
     on: On = LOCAL,
     address: Address = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: the cores]")
+        int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: all cores]")
     ] = None,
 ) -> None:
-    """Run the paper's experiments, independent and every λ, then figures and a report.
+    """Run a suite of experiments, then draw figures and write a report.
 
-    Each experiment is a run directory of its own in DIR. A second call does only what is missing.
+    Each experiment has its own run directory in DIR. A second call runs only what is missing.
     """
     console = Console()
 
     engine, on = engine_and_place(engine, on)
     if on == RAY and jobs is not None:
-        raise SettingsError("--jobs is for this machine: on Ray the nodes' cores or GPUs decide")
+        raise SettingsError(
+            "--jobs is for this machine; on Ray, the nodes' cores or GPUs set the number"
+        )
 
     def on_ray(cluster: Cluster) -> Executor:
         return RayTaskExecutor(cluster, time.monotonic)
 
     def draw_its_figures(finished: SuiteRun) -> None:
-        if len(runs) > 1:  # else its figures are the report's, below
+        if len(runs) > 1:  # else the figures of the report are copied below
             directory = finished.directory
             draw([load_run(directory.path)], directory.figures)
 
@@ -138,7 +140,7 @@ def suite(
                     after_each=draw_its_figures,
                 )
         except KeyboardInterrupt:
-            fail("interrupted; the same command goes on", INTERRUPTED)
+            fail("interrupted; run the same command to continue", INTERRUPTED)
         finished = [load_run(run.directory.path) for run in runs]
         page = _report(finished, path / "report", PAPER_LEVEL, console)
         if len(runs) == 1:
@@ -153,16 +155,19 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="FILE.html, FILE.md and figures/.  [default: report in the first]"
+            metavar="FILE",
+            help="Write FILE.html, FILE.md, figures/.  [default: report in the first]",
         ),
     ] = None,
     level: Level = PAPER_LEVEL,
     at: Annotated[
         float,
-        typer.Option(metavar="F", help="Of the budget: where arms under attack are compared."),
+        typer.Option(
+            metavar="F", help="Fraction of the budget at which attacked arms are compared."
+        ),
     ] = 1.0,
 ) -> None:
-    """Write one page to judge runs by: curves, tables, settings and the paper's claims."""
+    """Write a page about runs: curves, tables, settings and the paper's claims."""
     _require_level(level)
     if not 0 < at <= 1:
         raise SettingsError(f"--at {at:g}: allowed: above 0, at most 1")
@@ -176,11 +181,11 @@ def compare(
         list[Path], typer.Argument(metavar="DIR DIR...", help="Runs, or suites of runs.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.md", help="Also write it as Markdown.")
+        Path | None, typer.Option(metavar="FILE.md", help="Also write Markdown.")
     ] = None,
     level: Level = PAPER_LEVEL,
 ) -> None:
-    """Put runs side by side, at the consumption all of them have reached."""
+    """Compare runs side by side, at the consumption that all of them have reached."""
     _require_level(level)
     runs = load_runs(*directories)
     if len(runs) < 2:
@@ -198,14 +203,14 @@ def archive(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Runs, or suites of runs.")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for each run goes here.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Gets a directory for each run.")],
 ) -> None:
-    """Keep what `report` and `compare` need of runs, small enough to commit."""
+    """Copy what `report` and `compare` need from runs, small enough to commit."""
     runs = load_runs(*directories)
     homes = [out / Path(run.name).name for run in runs]
     for run, home in zip(runs, homes, strict=True):
         if homes.count(home) > 1:
-            raise SettingsError(f"{run.name}: another of these runs would go to {home}, too")
+            raise SettingsError(f"{run.name}: another of these runs would also go to {home}")
         if (home / "cells").exists():
             raise RunDirectoryError(f"{home} is a run, not the archive of one; use another --out")
         if (home / "settings.toml").exists() and load_run(home).settings != run.settings:
