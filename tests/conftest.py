@@ -1,5 +1,56 @@
+"""What all tests share: hypothesis's profile, compiled programs, and what was left out."""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import settings
+
+from fedhql.threads import ONE_THREAD
 
 # The same examples every time and no stopwatch: a test fails for a reason or not at all.
 settings.register_profile("fedhql", derandomize=True, deadline=None, database=None)
 settings.load_profile("fedhql")
+
+# One cache of compiled programs for all workers of a run and for the processes that tests start:
+# workers find the variable that the process which started them has set.
+if "FEDHQL_TESTS_CACHE" not in os.environ:
+    os.environ["FEDHQL_TESTS_CACHE"] = tempfile.mkdtemp(prefix="fedhql-tests-")
+_CACHE = Path(os.environ["FEDHQL_TESTS_CACHE"])
+os.environ["XDG_CACHE_HOME"] = str(_CACHE)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_CACHE / "fedhql" / "jax")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# One thread in every process, as in `fedhql run`: workers keep the cores busy, sums depend on the
+# number of threads, and a program in the cache is compiled for so many.
+os.environ.update(ONE_THREAD)
+if "FEDHQL_TESTS_OPTIMISE" not in os.environ:
+    # Programs of tests run for milliseconds and take seconds to compile: most of it is LLVM's
+    # optimisation. `make test-slow` leaves it on.
+    os.environ["XLA_FLAGS"] = " ".join(
+        [
+            os.environ.get("XLA_FLAGS", ""),
+            "--xla_backend_optimization_level=0",
+            "--xla_llvm_disable_expensive_passes=true",
+        ]
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # the process that started the workers, or none
+        shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what was left out, why, and how to get it."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"left out: {count} tests: {reason}")

@@ -61,10 +61,14 @@ improvement_steps = 8
 """
 
 
+def command(*arguments: object) -> list[str]:
+    """Return a command line; a run draws no figures, which take seconds, unless it is told to."""
+    figures = "--figures" in arguments or arguments[:1] != ("run",)
+    return [str(FEDHQL), *map(str, arguments), *([] if figures else ["--no-figures"])]
+
+
 def fedhql(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [FEDHQL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False
-    )
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, check=False)
 
 
 def succeed(*arguments: object, cwd: Path | None = None) -> str:

@@ -68,7 +68,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
             "--attack and --attackers are for arms that federate, but there is only 'independent'",
         ),
         (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
-        (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, messages, compiled"),
+        (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, compiled, messages"),
         (["cartpole-n5", "--backbone", "tf"], "--backbone tf: allowed: dqn, sb3"),
         (
             ["cartpole-n5", "--set", "agents.double=true", "--backbone", "sb3"],
@@ -116,7 +116,7 @@ def test_a_class_that_is_no_agent(tmp_path: Path) -> None:
     file = write_file(tmp_path, TABULAR.format(budget=900) + '[[agents]]\nkind = "no_agent:Thing"')
     (tmp_path / "no_agent.py").write_text("class Thing:\n    def __init__(self, seed): pass\n")
     message = refused("run", file, "--out", "run", cwd=tmp_path)
-    assert "agent4: Thing is no BlackBoxAgent, it lacks self_learn" in message
+    assert "agent4: Thing is not a BlackBoxAgent; it lacks self_learn" in message
 
 
 def test_settings_the_users_class_does_not_take(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_bad_agent_is_left_out_named_and_counted(value: str, tmp_path: Path) -
     file = with_agents(tmp_path, "answer = [0, 4]", f"answer = [{value}, 4]")
     done = fedhql("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "warning: agent2" in done.stderr
+    assert "warning: fedhql/seed0: agent2" in done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["arms"]["fedhql"]["agents"]["agent2"]["refused_answers"] > 0
     assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 0

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.cli.running import FEDHQL, TABULAR, fedhql, succeed, write_file
+from tests.cli.running import TABULAR, command, fedhql, succeed, write_file
 from tests.cluster.test_nodes import contents
 
 MINE = """
@@ -43,7 +43,7 @@ class Started:
     def __init__(self, home: Path, *arguments: object) -> None:
         self._mark = uuid4().hex
         self.process = subprocess.Popen(
-            [FEDHQL, *map(str, arguments)],
+            command(*arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import FEDHQL, SB3, TABULAR, fedhql, succeed, write_file
+from tests.cli.running import SB3, TABULAR, command, fedhql, succeed, write_file
 
 RECORDS = ("evaluations.csv", "federation.csv")
 
@@ -18,7 +18,7 @@ RECORDS = ("evaluations.csv", "federation.csv")
 def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     """In a process group of its own, so that all of it can be killed at once."""
     return subprocess.Popen(
-        [FEDHQL, *map(str, arguments)],
+        command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

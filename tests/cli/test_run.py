@@ -24,7 +24,8 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SB3 agents on CartPole at a small budget, both arms, two seeds, with TensorBoard."""
     home = tmp_path_factory.mktemp("cartpole")
     file = write_file(home, SB3.format(env_id="CartPole-v1", budget=900))
-    output = succeed("run", file, "--out", home / "run", "--seeds", "0,1", "--tensorboard")
+    seeds = ("--seeds", "0,1", "--tensorboard", "--figures")
+    output = succeed("run", file, "--out", home / "run", *seeds)
     assert "agent3" in output
     assert str(home / "run") in output
     return home / "run"

@@ -9,6 +9,7 @@ import pytest
 from fedhql.agents.dqn import revival
 from fedhql.engines.grid_run import build_grid
 from fedhql.federation.attacks import ATTACKS
+from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell
@@ -142,38 +143,45 @@ def test_silent_units_are_revived_in_both_engines(monkeypatch: pytest.MonkeyPatc
                 assert np.abs(ours.improved[n] - left.improved[n]).max() > 0.1
 
 
-def with_liars(*overrides: str) -> ExperimentSettings:
+def with_liars() -> ExperimentSettings:
     """Return settings with two more agents, so that several are honest in every attack."""
     text = SETTINGS.as_toml()
     _, second, third = (f"[[agents]]{part}" for part in text.split("[[agents]]")[1:])
-    return read_settings(text + second + third, overrides)
+    return read_settings(text + second + third)
 
 
-MEAN_STD = with_liars("federation.exploration=0.5")
 # In float32 a sum with 10⁶ loses the digits of the honest values, so the engines' means differ.
 # The attack "huge" is therefore tested only with rules that cut such a value off.
-TRIMMED = with_liars("federation.rule=trimmed", "federation.trim=1")
-CLEAN = Cell("fedhql", 0)
 MODEST = [f"attack={a},attackers={k}" for a in ATTACKS if a != "huge" for k in (1, 2)]
 BY_ONE = [f"attack={a},attackers=1" for a in ATTACKS]
-LIES = {
-    "mean-std": (MEAN_STD, MODEST),
-    "trimmed": (TRIMMED, BY_ONE),
-    "median-mad": (with_liars("federation.rule=median-mad"), BY_ONE),
-    "hampel": (with_liars("federation.rule=hampel"), BY_ONE),
-    "bellman-weighted": (with_liars("federation.rule=bellman-weighted"), MODEST[1::2]),  # by two
+ATTACKED = {
+    "exploration=0.5": MODEST,
+    "rule=trimmed,trim=1": BY_ONE,
+    "rule=median-mad": BY_ONE,
+    "rule=hampel": BY_ONE,
+    "rule=bellman-weighted": MODEST[1::2],  # by two
 }
 
 
-@pytest.mark.parametrize(("settings", "attacked"), LIES.values(), ids=LIES)
-def test_attacks_have_the_same_effect_in_both_engines(
-    settings: ExperimentSettings, attacked: list[str]
-) -> None:
+@pytest.fixture(scope="module")
+def attacked() -> Histories:
+    """Run every rule under its attacks, and without, as lanes of one program."""
+    arms = [arm for clean, lies in ATTACKED.items() for arm in (clean, *with_rule(clean, lies))]
+    cells = [Cell(require_arm(with_liars(), arm), 0) for arm in arms]
+    return dict(zip(cells, by_compiled_programs(with_liars(), cells, 2), strict=True))
+
+
+def with_rule(clean: str, lies: list[str]) -> list[str]:
+    return [f"{clean},{lie}" for lie in lies]
+
+
+@pytest.mark.parametrize("clean", ATTACKED)
+def test_attacks_have_the_same_effect_in_both_engines(clean: str, attacked: Histories) -> None:
     """Every attack runs beside a lane without attackers."""
-    cells = [CLEAN, *(Cell(arm, 0) for arm in attacked)]
-    histories = dict(zip(cells, by_compiled_programs(settings, cells, 2), strict=True))
-    for cell, history in histories.items():
-        for ours, theirs in zip(history, by_messages(settings, cell, 2), strict=True):
+    arms = [require_arm(with_liars(), arm) for arm in (clean, *with_rule(clean, ATTACKED[clean]))]
+    cells = [Cell(arm, 0) for arm in arms]
+    for cell in cells:
+        for ours, theirs in zip(attacked[cell], by_messages(with_liars(), cell, 2), strict=True):
             for mine, other in zip(ours.actions, theirs.actions, strict=True):
                 np.testing.assert_array_equal(mine, other)
             for mine, other in zip(ours.targets, theirs.targets, strict=True):
@@ -181,9 +189,9 @@ def test_attacks_have_the_same_effect_in_both_engines(
             close(ours.figures, theirs.figures)
             for n in range(5):
                 close(ours.improved[n], theirs.improved[n])
-    honest = histories[CLEAN]
+    honest = attacked[cells[0]]
     for cell in cells[1:]:  # attacks change the honest agents
-        first, last = histories[cell]
+        first, last = attacked[cell]
         np.testing.assert_array_equal(first.learned[0], honest[0].learned[0])
         assert abs(last.improved[0] - honest[1].improved[0]).max() > 1e-3, cell
 

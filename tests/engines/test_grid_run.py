@@ -17,7 +17,7 @@ from fedhql.engines import grid_run
 from fedhql.engines.cell_records import Progress
 from fedhql.engines.cell_run import finish_cell
 from fedhql.engines.grid_run import finish_grid
-from fedhql.environments.envpool_lanes import has_envpool
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
 from fedhql.errors import NoUsableAnswers
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
@@ -212,7 +212,10 @@ def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_
 
 
 @pytest.mark.parametrize("server", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"])
-@pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
+@pytest.mark.skipif(
+    not COMPILED_ENVIRONMENTS["LunarLander-v3"].is_installed,
+    reason="no EnvPool (pip install 'fedhql[envpool]')",
+)
 def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(server: str, tmp_path: Path) -> None:
     """Agents' episodes cannot be saved, so phases begin new ones. The server's are replayed."""
     environment = SETTINGS.environment.model_copy(update={"id": "LunarLander-v3"})

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.environments.envpool_lanes import SUPPORTED, EnvPoolLanes, has_envpool
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.envpool_lanes import SUPPORTED, EnvPoolLanes
 from fedhql.environments.lanes import Lanes
 from fedhql.errors import MissingExtra
 
@@ -21,12 +22,15 @@ Floats = NDArray[Any]
 # (the module numpy or jax.numpy, states (M, 8), uniform draws (M,)) -> actions (M,)
 Policy = Callable[[Any, Any, Any], Any]
 
-needs_envpool = pytest.mark.skipif(not has_envpool(), reason="the extra envpool is not installed")
+ENVPOOL = COMPILED_ENVIRONMENTS[LANDER]
+needs_envpool = pytest.mark.skipif(
+    not ENVPOOL.is_installed, reason="no EnvPool (pip install 'fedhql[envpool]')"
+)
 
 
 def test_the_error_of_a_missing_envpool_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    assert not has_envpool()
+    assert not ENVPOOL.is_installed
     with pytest.raises(MissingExtra, match=r"LunarLander-v3.*fedhql\[envpool\]"):
         EnvPoolLanes(LANDER)
 

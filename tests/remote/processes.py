@@ -1,6 +1,5 @@
 """A federation of real processes: one `fedhql serve` and several `fedhql join`."""
 
-import os
 import re
 import signal
 import subprocess
@@ -58,7 +57,6 @@ class Processes:
                 stderr=log,
                 start_new_session=True,
                 cwd=ROOT,
-                env={**os.environ, "XDG_CACHE_HOME": str(self.directory / "cache")},
             )
 
     def kill(self, name: str) -> None:

@@ -35,7 +35,6 @@ def _one_thread() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run the script with a budget for a little more than one round."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     # A shell that runs the tests in the background makes their processes ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
@@ -44,7 +43,6 @@ def run(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env=environment,
     )
     try:
         yield process

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from fedhql.engines.seeds import Stream, seeds_for
-from fedhql.threads import ONE_THREAD
 from tests.cli.running import FEDHQL, succeed, write_file
 
 RECORDS = ("evaluations.csv", "federation.csv")
@@ -60,16 +59,6 @@ DQN: Agents = (
     {"kind": "dqn", "hidden": [16], "learning_starts": 50, "learning_rate": 0.01},
     {"kind": "dqn", "hidden": [8, 8], "learning_starts": 50, "activation": "tanh"},
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_runs_start_their_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Use one numeric thread, as sums depend on the number of threads, and a fresh cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        for name, value in ONE_THREAD.items():
-            patch.setenv(name, value)
-        yield
 
 
 @dataclass

@@ -15,9 +15,9 @@ from fedhql.results.curves import Run
 from fedhql.results.report import write_report
 from fedhql.results.styles import styles
 from fedhql.storage.run_directory import Cell
+from tests.browser import chromium
 from tests.results.handmade import curve, learning_run, run_of
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 NASTY = """</script></pre><script>console.error("broken")</script> & "quotes" $title"""
 
 
@@ -156,32 +156,12 @@ PANELS += ["run1-best", "run1-each", "run1-agent1"]
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    for needed in (CHROMIUM, DRIVER):
-        if not needed.exists():
-            pytest.skip(f"there is no {needed}")
-    options = webdriver.ChromeOptions()
-    for option in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ):
-        options.add_argument(option)
-    options.binary_location = str(CHROMIUM)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
     out = tmp_path_factory.mktemp("page") / "report"
     RUNS[0].settings["environment"]["options"] = {"note": NASTY}
     page, _ = write_report(RUNS, out, np.random.default_rng(0), level=0.8)
-    try:
+    with chromium() as driver:
         driver.get(page.as_uri())
         yield driver
-    finally:
-        driver.quit()
 
 
 def drawn(browser: webdriver.Chrome, kind: str, property_: str) -> dict[str, list[str]]:

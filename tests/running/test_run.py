@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedhql.engines.cell_records import Progress
+from fedhql.engines.engine import DeviceFacts
 from fedhql.engines.work import Work
 from fedhql.running import run
 from fedhql.running.local_executor import agents_here
@@ -54,7 +55,7 @@ class IdleExecutor:
         directory: RunDirectory,
         on_message: Callable[[Any], None],
     ) -> None:
-        on_message({"is_cpu": True, "memory_bytes": 10**9, "observation_size": 4})
+        on_message(DeviceFacts(is_cpu=True, memory_bytes=10**9, observation_size=4))
 
 
 def begin(home: Path) -> list[Cell]:

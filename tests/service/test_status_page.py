@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 from fedhql.errors import MissingExtra, SettingsError
 from fedhql.remote.server.status import Event, FederationStatus, LatencyRecord, MemberStatus
 from fedhql.service.status_page import Observation
+from tests.browser import chromium
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 NASTY = "<img src=x onerror=alert(1)>"
 STATUS_OF_NASTY = ("connected", 1, 2.0, 3, 4, 5, 6, 7)
 
@@ -346,30 +345,10 @@ def test_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch)
         Observation(Federation().snapshot, "127.0.0.1", 0)
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[webdriver.Chrome]:
-    for needed in (CHROMIUM, DRIVER):
-        if not needed.exists():
-            pytest.skip(f"{needed} does not exist")
-    options = webdriver.ChromeOptions()
-    for option in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ):
-        options.add_argument(option)
-    options.binary_location = str(CHROMIUM)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    try:
+@pytest.fixture(scope="module", name="chromium")
+def _chromium() -> Iterator[webdriver.Chrome]:
+    with chromium() as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def complaints(browser: webdriver.Chrome) -> list[str]:

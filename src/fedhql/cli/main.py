@@ -166,6 +166,9 @@ def run(
             metavar="N", min=1, help="Processes side by side.  [default: the number of cores]"
         ),
     ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw the figures at the end.")
+    ] = True,
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Also write TensorBoard event files, from now on."),
@@ -227,7 +230,8 @@ def run(
             fail("interrupted; go on with --resume", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
-        draw([finished], directory.figures)
+        if figures:
+            draw([finished], directory.figures)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 

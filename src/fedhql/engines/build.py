@@ -1,6 +1,7 @@
 """Build a cohort, environments and a server from settings."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium import spaces
@@ -10,10 +11,12 @@ from fedhql.engines.build_agent import build_agents, compiled_environment
 from fedhql.engines.owned_cohort import LocalOwnedCohort
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.make import action_count, make_environment
-from fedhql.environments.twin_batch import TwinBatch
 from fedhql.errors import EnvironmentRefused
 from fedhql.federation import Cohort, FederationServer, ServerEnvironments, rule_named
 from fedhql.settings.sections import ExperimentSettings, FederationSettings, TaskSettings
+
+if TYPE_CHECKING:
+    from fedhql.environments.twin_batch import TwinBatch
 
 
 def build_cohort(
@@ -58,10 +61,12 @@ def first_states(settings: TaskSettings) -> tuple[States, int]:
     return states, actions
 
 
-def build_batch(settings: TaskSettings, size: int) -> EnvironmentBatch | TwinBatch:
+def build_batch(settings: TaskSettings, size: int) -> "EnvironmentBatch | TwinBatch":
     """Return environments for the server or for evaluation: twins, as in compiled runs, if any."""
     compiled = compiled_environment(settings.environment)
     if compiled is not None and compiled.twin is not None:
+        from fedhql.environments.twin_batch import TwinBatch  # it loads JAX
+
         return TwinBatch(compiled.twin, size)
     return EnvironmentBatch(settings.environment.id, size, settings.environment.options)
 

@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.contract import States, Values
-from fedhql.environments.batch import EnvironmentBatch
-from fedhql.environments.twin_batch import TwinBatch
+from fedhql.federation import ServerEnvironments
 
 
 def evaluate(
     query_each: Callable[[list[States]], Sequence[Values]],
-    environments: EnvironmentBatch | TwinBatch,
+    environments: ServerEnvironments,
     seeds_NE: NDArray[np.uint32],
     episode_step_limit: int = 10_000,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

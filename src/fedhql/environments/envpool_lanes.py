@@ -8,7 +8,6 @@ pool and resets the lanes whose episodes ended. It works on XLA's own buffers an
 call; the physics of 30 lanes takes 600 µs.
 """
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +24,6 @@ Array = jax.Array
 Floats = NDArray[np.float32]
 SUPPORTED = ("LunarLander-v3",)
 NOT_RUNNING, RESTART = -1, -2  # in place of an action
-
-
-def has_envpool() -> bool:
-    return importlib.util.find_spec("envpool") is not None
 
 
 class EnvPoolLanes:

@@ -22,6 +22,8 @@ Weights = Mapping[str, float]  # by agent name; empty unless the rule is weighte
 class ServerEnvironments(Protocol):
     """The server's own copies of the MDP. A copy whose episode has ended is no longer stepped."""
 
+    running: NDArray[np.int64]  # the rows whose episodes have not ended, ascending
+
     def reset(self, seeds: Sequence[int]) -> States:
         """Start one episode per seed. Return the states (B, *obs)."""
 

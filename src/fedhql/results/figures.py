@@ -229,6 +229,9 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
 
 def _save(figure: Figure, path: Path) -> list[Path]:
     saved = []
+    # The layout is half of the work: it is computed once for both files.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     for suffix in (".png", ".svg"):
         temporary = path.with_suffix(f".tmp{suffix}")
         # No date in the file: the same run gives the same bytes.

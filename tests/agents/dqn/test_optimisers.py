@@ -88,11 +88,13 @@ def test_a_padded_agent_takes_the_steps_it_takes_alone(name: str) -> None:
     together = jax.vmap(partial(begin, population))(jnp.stack(vectors))
     alone = [begin(n, jnp.asarray(initial_parameters(n, 5))) for n in networks]
     step = partial(train, double=False, optimiser=optimiser)
+    of_all = jax.jit(jax.vmap(partial(step, population), (0, 0, None)))
+    of_one = jax.jit(step, static_argnums=0)
     for rows_BR in batches(3):
         rows = jnp.asarray(rows_BR)
-        together = jax.vmap(partial(step, population), (0, 0, None))(together, both, rows)
+        together = of_all(together, both, rows)
         alone = [
-            step(n, learner, Numbers(*(number[slot] for number in both)), rows)
+            of_one(n, learner, Numbers(*(number[slot] for number in both)), rows)
             for slot, (n, learner) in enumerate(zip(networks, alone, strict=True))
         ]
     for slot, network in enumerate(networks):

@@ -38,7 +38,7 @@ def test_repeatedly_cut_connections_lose_nothing(
 
     async def run() -> None:
         async with (
-            serving(tmp_path / "home", federation(BUDGET, return_seconds=3)) as server,
+            serving(tmp_path / "home", federation(BUDGET, return_seconds=30)) as server,
             proxy_to(server.port) as proxy,
             members_of(tmp_path, server.address) as members,
         ):
