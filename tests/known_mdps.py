@@ -17,6 +17,7 @@ class RandomMDP(gym.Env[Any, Any]):
         self.observation_space = spaces.Discrete(STATES)
         self.action_space = spaces.Discrete(ACTIONS)
         self.transitions_SAS, self.rewards_SA = random_mdp(mdp_seed)
+        self._cumulative_SAS = self.transitions_SAS.cumsum(axis=2)
         self._state = 0
 
     def reset(
@@ -28,8 +29,9 @@ class RandomMDP(gym.Env[Any, Any]):
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         reward = float(self.rewards_SA[self._state, action])
-        odds = self.transitions_SAS[self._state, action]
-        self._state = int(self.np_random.choice(STATES, p=odds))
+        below_S = self._cumulative_SAS[self._state, action]
+        drawn = self.np_random.random() * below_S[-1]
+        self._state = int(below_S.searchsorted(drawn, side="right"))
         return self._state, reward, False, False, {}
 
 

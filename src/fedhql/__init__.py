@@ -9,7 +9,7 @@ from fedhql.contract import (
 )
 from fedhql.errors import FedHQLError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BlackBoxAgent",

@@ -224,6 +224,20 @@ def test_epsilon_is_constant_or_annealed_over_the_budget() -> None:
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("warm_up", ["uniform", "policy"])
+def test_warm_up_says_how_it_acts_before_learning_starts(warm_up: str) -> None:
+    learner = agent(exploration_final_eps=0.0, learning_starts=400, warm_up=warm_up)
+    learner.self_learn(300)
+    replay: Any = learner._model.replay_buffer
+    actions = replay.actions[:300].ravel()
+    greedy = learner.q_values(replay.observations[:300, 0]).argmax(axis=1)
+    if warm_up == "policy":
+        np.testing.assert_array_equal(actions, greedy)
+    else:  # 6 standard errors of a share over 300 draws are 0.173
+        assert (actions == greedy).mean() == pytest.approx(0.5, abs=0.173)
+    assert learner.diagnostics()["train/n_updates"] == 0
+
+
 def test_network_activation_and_optimiser_follow_the_settings() -> None:
     learner = agent(
         hidden=(8, 8, 8),

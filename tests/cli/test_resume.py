@@ -82,7 +82,7 @@ def test_killed_again_and_again_tabular(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
 def test_killed_again_and_again_sb3(env_id: str, tmp_path: Path) -> None:
-    file = write_file(tmp_path, SB3.format(env_id=env_id, budget=2_400))
+    file = write_file(tmp_path, SB3.format(env_id=env_id, budget=1_800))
     succeed("run", file, "--out", tmp_path / "whole", "--arm", "fedhql")
     kill_and_resume([0.0, 0.17], file, tmp_path / "killed", "--arm", "fedhql")
     assert_same_records(tmp_path / "killed", tmp_path / "whole")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedhql.remote.server import listener
+from fedhql.remote.server import rate_limit
 from fedhql.remote.server.journal import Journal
 from fedhql.remote.wire_pb2 import Task
 from tests.remote.federating import (
@@ -147,7 +147,7 @@ def test_a_member_that_crashes_at_any_step_applies_each_improvement_once(
 
         monkeypatch.setattr(owner, function, crashing)
 
-    monkeypatch.setattr(listener, "CONNECTIONS_AT_ONCE", 1_000)  # it always reconnects at once
+    monkeypatch.setattr(rate_limit, "CONNECTIONS_AT_ONCE", 1_000)  # it always reconnects at once
     can_crash_before(os, "fsync")
     can_crash_before(Path, "rename")
     can_crash_before(Path, "replace")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.agents.dqn.arrays import load_arrays, load_experience, save_arrays, save_experience
+from fedhql.agents.dqn.checkpoint import load_arrays, load_experience, save_arrays, save_experience
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract

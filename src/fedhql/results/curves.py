@@ -27,8 +27,7 @@ class Curve:
     @cached_property
     def best(self) -> Floats:
         """(N, E): the paper's max mean return, a running maximum and so biased upward."""
-        best: Floats = np.maximum.accumulate(self.returns_NE, axis=1)
-        return best
+        return np.maximum.accumulate(self.returns_NE, axis=1)
 
     def until(self, consumed: float) -> "Curve | None":
         """What had been seen when so much was consumed; None before the first evaluation."""
@@ -41,16 +40,14 @@ class Curve:
 
     def recent_mean(self) -> Floats:
         count = max(1, round(RECENT * len(self.consumed_E)))
-        recent: Floats = self.returns_NE[:, -count:].mean(axis=1)
-        return recent
+        return self.returns_NE[:, -count:].mean(axis=1)
 
     def area(self) -> Floats:
         """Under the curve of evaluations, divided by its length: the mean return on the way."""
         if len(self.consumed_E) == 1:
             return self.returns_NE[:, 0]
         area = np.asarray(np.trapezoid(self.returns_NE, self.consumed_E, axis=1), dtype=np.float64)
-        mean: Floats = area / (self.consumed_E[-1] - self.consumed_E[0])
-        return mean
+        return area / (self.consumed_E[-1] - self.consumed_E[0])
 
 
 Arms = dict[str, dict[int, Curve]]  # arm -> seed -> curve
@@ -68,8 +65,7 @@ class Run:
 
     @property
     def budget(self) -> int:
-        budget: int = self.settings["budget"]["env_steps_per_agent"]
-        return budget
+        return self.settings["budget"]["env_steps_per_agent"]
 
     @property
     def agents(self) -> list[str]:
@@ -124,8 +120,7 @@ class Run:
         if past or self.attack(arm):
             return None
         if arm == FEDHQL:
-            own: float = federation["exploration"]
-            return own
+            return federation["exploration"]
         key, _, value = arm.partition("=")
         return float(value) if key == "exploration" and "," not in value else None
 

@@ -53,5 +53,4 @@ def probability_of_improvement(ours_S: ArrayLike, theirs_S: ArrayLike) -> float:
 def performance_profile(values: ArrayLike, thresholds_T: ArrayLike) -> Floats:
     """The share of values that are at least each threshold -> (T,)."""
     at_least = np.asarray(values).ravel()[None] >= np.asarray(thresholds_T)[:, None]
-    shares: Floats = at_least.mean(axis=1)
-    return shares
+    return at_least.mean(axis=1)

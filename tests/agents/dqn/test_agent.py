@@ -12,6 +12,7 @@ from fedhql.agents.dqn.agent import DqnAgent, load_policy
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.environments.make import make_environment
 from fedhql.environments.twins import TWINS
+from fedhql.errors import AgentRefused
 from tests.agents.dqn.torch_reference import torch_improve
 
 STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
@@ -142,3 +143,24 @@ def test_diagnostics_report_epsilon_loss_and_learning_rate() -> None:
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.55)
     assert annealed.diagnostics()["train/loss"] > 0
     assert annealed.diagnostics()["train/learning_rate"] == 0.01
+
+
+def test_a_checkpoint_names_its_arrays(tmp_path: Path) -> None:
+    agent(optimizer="sgd", optimizer_kwargs=(("momentum", 0.9),)).save(tmp_path)
+    names = {file.name for file in tmp_path.glob("learner.*.npy")}
+    assert {"learner.parameters.npy", "learner.optimizer.sgd.0.trace.npy"} <= names
+    assert "learner.improver.adam.0.mu.npy" in names
+
+
+def test_a_checkpoint_of_the_previous_version_is_refused(tmp_path: Path) -> None:
+    agent().save(tmp_path)
+    for number, file in enumerate(sorted(tmp_path.glob("learner.*.npy"))):
+        file.rename(tmp_path / f"learner.{number}.npy")
+    with pytest.raises(AgentRefused, match=r"is a checkpoint of fedhql 0.1, .*that version"):
+        agent().restore(tmp_path)
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path: Path) -> None:
+    agent(optimizer="sgd").save(tmp_path)
+    with pytest.raises(AgentRefused, match=r"adam.0.count.npy is missing: .*the same settings"):
+        agent().restore(tmp_path)

@@ -73,7 +73,7 @@ def steps_of_a_fixed_network(
 ) -> tuple[DqnAgent, NDArray[Any], NDArray[Any]]:
     """Return an agent that explores but hardly learns, its states and its actions."""
     quick: dict[str, Any] = {"hidden": (4,), "batch_size": 2, "train_freq": 1, "learning_starts": 0}
-    config = DqnConfig(**quick, learning_rate=1e-20, **settings)
+    config = DqnConfig(**(quick | {"learning_rate": 1e-20} | settings))
     learner = DqnAgent(config, corridor(), twin, discount=0.9, budget_env_steps=env_steps, seed=5)
     learner.self_learn(env_steps)
     experience: Any = learner._experience
@@ -114,3 +114,17 @@ def test_agents_explore_by_counts_in_both_loops(twin: Any) -> None:
         counts_A[action] += 1
     assert len(counts) > 1
     assert set(actions) == {0, 1}
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("warm_up", ["uniform", "policy"])
+def test_warm_up_says_how_an_agent_acts_before_learning_starts(twin: Any, warm_up: str) -> None:
+    learner, states, actions = steps_of_a_fixed_network(
+        twin, 300, exploration_final_eps=0.0, learning_starts=1_000, warm_up=warm_up
+    )
+    greedy = learner.q_values(states).argmax(axis=1)
+    if warm_up == "policy":
+        np.testing.assert_array_equal(actions, greedy)
+    else:  # 6 standard errors of a share over 300 draws are 0.173
+        assert (actions == greedy).mean() == pytest.approx(0.5, abs=0.173)
+    assert int(learner._learner.updates) == 0

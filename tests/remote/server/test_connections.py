@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from fedhql.errors import MemberRefused
-from fedhql.remote.server import listener
+from fedhql.remote.server import listener, rate_limit
 from fedhql.remote.wire import join_method
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Report
 from tests.remote.federating import (
@@ -33,7 +33,7 @@ BUDGET = 240  # ten rounds
 def test_repeatedly_cut_connections_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS_AT_ONCE", 1_000)  # the test reconnects often
+    monkeypatch.setattr(rate_limit, "CONNECTIONS_AT_ONCE", 1_000)  # the test reconnects often
     draw = random.Random(5)
 
     async def run() -> None:
@@ -142,8 +142,8 @@ async def hello(channel: grpc.aio.Channel, name: str) -> tuple[Any, FromServer]:
 def test_a_member_that_connects_too_often_is_told_to_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS_AT_ONCE", 3)
-    monkeypatch.setattr(listener, "CONNECTIONS_PER_SECOND", 1e-9)
+    monkeypatch.setattr(rate_limit, "CONNECTIONS_AT_ONCE", 3)
+    monkeypatch.setattr(rate_limit, "CONNECTIONS_PER_SECOND", 1e-9)
 
     async def run() -> None:
         async with (
@@ -169,7 +169,7 @@ def test_a_member_that_connects_too_often_is_told_to_retry(
 def test_a_rate_limited_member_gets_in_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(rate_limit, "CONNECTIONS_AT_ONCE", 1)
 
     async def run() -> None:
         async with (

@@ -110,7 +110,9 @@ def test_a_member_skips_improvements_that_are_no_longer_kept(
 
 def test_a_server_with_an_older_journal_refuses_a_newer_member(tmp_path: Path) -> None:
     """It also refuses after it has made as many improvements again: they differ."""
-    text = federation(3 * BUDGET, return_seconds=0.2, learning_deadline_seconds=1)
+    text = federation(
+        3 * BUDGET, return_seconds=0.2, learning_deadline_seconds=1, exchange_deadline_seconds=1
+    )
     home, backup = tmp_path / "home", tmp_path / "backup"
 
     async def run() -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
 
-from fedhql.agents.dqn.arrays import load_arrays, save_arrays
+from fedhql.agents.dqn.checkpoint import load_arrays, save_arrays
 from fedhql.agents.dqn.config import DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.exploration import annealed_epsilon

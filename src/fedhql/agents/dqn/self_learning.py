@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.agents import exploration
-from fedhql.agents.dqn.arrays import load_experience, save_experience
+from fedhql.agents.dqn.checkpoint import load_experience, save_experience
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import visit_projection
 from fedhql.agents.dqn.experience import Experience

@@ -25,7 +25,7 @@ from fedhql.remote.server.admission import (
     require_welcome,
     revoked_serials,
 )
-from fedhql.remote.server.rate_limit import MemberLimits, RateLimit
+from fedhql.remote.server.rate_limit import MemberLimits, new_limits
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.session import Session
 from fedhql.remote.server.status import printable
@@ -35,7 +35,6 @@ from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task,
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # how long a peer that is disconnected may take to read its Goodbye
 LOOK_SECONDS = 2.0  # interval between checks for revoked certificates and stuck connections
-CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0  # rate limit of one member
 STREAMS = 4  # the most in one connection; a member needs one
 
 
@@ -223,10 +222,7 @@ class Listener:
     def _limits_of(self, name: str) -> MemberLimits:
         if name not in self._limits:
             rate = self._roster.settings.most_messages_per_second
-            self._limits[name] = MemberLimits(
-                RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, self._clock),
-                RateLimit(rate, max(2 * rate, 1), self._clock),
-            )
+            self._limits[name] = new_limits(rate, self._clock)
         return self._limits[name]
 
     async def _watch_connections(self) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+CONNECTIONS_AT_ONCE, CONNECTIONS_PER_SECOND = 20, 1.0
+
 
 class RateLimit:
     """A token bucket that refills at `per_second` and holds at most `at_once` tokens."""
@@ -29,3 +31,10 @@ class MemberLimits:
     connections: RateLimit
     messages: RateLimit
     exceeded: bool = False  # the last connection was over the limit; repeats are not logged
+
+
+def new_limits(messages_per_second: float, clock: Callable[[], float]) -> MemberLimits:
+    return MemberLimits(
+        RateLimit(CONNECTIONS_PER_SECOND, CONNECTIONS_AT_ONCE, clock),
+        RateLimit(messages_per_second, max(2 * messages_per_second, 1), clock),
+    )
