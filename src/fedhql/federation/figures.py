@@ -25,7 +25,7 @@ class RoundFigures:
         cls, sums: Sequence[float], server_env_steps: int, refused_answers: int
     ) -> "RoundFigures":
         """Build the figures from the sums of spread, TD error and loss over all transitions."""
-        spread, td_error, loss = (float(total / max(server_env_steps, 1)) for total in sums)
+        spread, td_error, loss = (float(total) / max(server_env_steps, 1) for total in sums)
         return cls(server_env_steps, spread, td_error, loss, refused_answers)
 
 
