@@ -6,7 +6,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
@@ -18,7 +17,8 @@ settings.load_profile("fedhql")
 
 # One cache of compiled programs for all workers of a run and for the processes that tests start:
 # workers find the variable that the process which started them has set.
-if "FEDHQL_TESTS_CACHE" not in os.environ:
+_MADE_HERE = "FEDHQL_TESTS_CACHE" not in os.environ
+if _MADE_HERE:
     os.environ["FEDHQL_TESTS_CACHE"] = tempfile.mkdtemp(prefix="fedhql-tests-")
 _CACHE = Path(os.environ["FEDHQL_TESTS_CACHE"])
 os.environ["XDG_CACHE_HOME"] = str(_CACHE)
@@ -40,8 +40,8 @@ if "FEDHQL_TESTS_OPTIMISE" not in os.environ:
     )
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # the process that started the workers, or none
+def pytest_sessionfinish() -> None:
+    if _MADE_HERE:  # workers find a cache that the process which started them made
         shutil.rmtree(_CACHE, ignore_errors=True)
 
 
@@ -54,3 +54,5 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     )
     for reason, count in reasons.items():
         terminalreporter.write_line(f"left out: {count} tests: {reason}")
+    if terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line("left out: slow tests: make test-slow")

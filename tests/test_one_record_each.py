@@ -76,7 +76,6 @@ def test_a_rule_an_attack_and_an_optimiser(monkeypatch: pytest.MonkeyPatch) -> N
     add(monkeypatch, rules.RULES, "optimist", RuleSpec(optimist))
     add(monkeypatch, attacks.ATTACKS, "zero", AttackSpec(lambda seen: 0 * seen.own_NBA))
     add(monkeypatch, config.OPTIMISERS, "lion", "optax:lion")
-    monkeypatch.setattr(kinds.DqnSettings, "optimizers", tuple(config.OPTIMISERS))
     settings = experiment("federation.rule=optimist", "agents.1.optimizer=lion")
     arm = "exploration=3,attack=zero,attackers=1"
     assert settings_of_arm(settings, arm).attack.name == "zero"

@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from fedhql.engines.build import build_batch
+from fedhql.engines.choice import choose_engine
 from fedhql.environments.compiled import find_compiled, find_twin
 from fedhql.errors import EnvironmentRefused, SettingsError
 from fedhql.federation import rule_named, rule_spec
@@ -110,8 +112,12 @@ def test_a_rule_with_a_number_that_no_setting_has_is_refused(
 def test_an_implementation_that_is_none_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"'envpol' is wrong; allowed: 'auto', 'gymnasium'"):
         example("environment.implementation=envpol")
-    with pytest.raises(EnvironmentRefused, match=r"returns a int; allowed: a function that"):
-        find_compiled("any", None, "builtins:int")
+    with pytest.raises(EnvironmentRefused, match=r"returns a str; allowed: a function that"):
+        find_compiled("any", None, "os:getcwd")
+    with pytest.raises(EnvironmentRefused, match=r"is called with environment.options as keywords"):
+        find_compiled("any", None, "math:pi")
+    with pytest.raises(EnvironmentRefused, match=r"has 2 numbers in an observation and 3 actions"):
+        build_batch(example("environment.id=CartPole-v1"), 2)
 
 
 def test_gymnasium_can_be_asked_for_where_there_is_a_twin() -> None:
@@ -119,4 +125,6 @@ def test_gymnasium_can_be_asked_for_where_there_is_a_twin() -> None:
     assert find_twin("CartPole-v1", None, "gymnasium") is None
     text = '[environment]\nid = "CartPole-v1"\nimplementation = "gymnasium"\n'
     settings = read_settings(text + "[budget]\nenv_steps_per_agent = 10\n[[agents]]")
-    assert settings.environment.implementation == "gymnasium"
+    assert choose_engine(settings, "auto") == "messages"
+    with pytest.raises(SettingsError, match=r"cannot step Gymnasium's environments"):
+        choose_engine(settings, "compiled")

@@ -87,3 +87,11 @@ def test_every_cell_of_a_resumed_grid_has_a_bar(
     RunDirectory(tmp_path).result(FEDERATED).parent.mkdir(parents=True)
     RunDirectory(tmp_path).result(FEDERATED).write_text("{}")
     assert set(begin(tmp_path)) == {FEDERATED, ALONE}
+
+
+def test_a_run_of_a_manifest_without_an_engine_is_finished_by_messages(tmp_path: Path) -> None:
+    """Such manifests are older than the compiled engine."""
+    directory = RunDirectory(tmp_path)
+    directory.write_manifest({"arms": ["fedhql"], "seeds": [0], "sessions": []})
+    assert run._engine(directory, SETTINGS, "auto") == "messages"
+    assert run._engine(directory, SETTINGS, "messages") == "messages"

@@ -7,7 +7,7 @@ module imports no framework: a kind's module is loaded when an agent of that kin
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -49,12 +49,12 @@ class TabularSettings(_AgentSettings):
 class _CommonDqnSettings(_AgentSettings):
     """The settings that both DQNs share, under stable-baselines3's names."""
 
-    optimizers: ClassVar[tuple[str, ...]]
+    optimizers: ClassVar[Collection[str]]
 
     hidden: tuple[PositiveInt, ...] = DqnConfig.hidden
 
     optimizer: str
-    optimizer_kwargs: dict[str, Any] = {}
+    optimizer_kwargs: dict[str, bool | float | list[float]] = {}
     """Keywords of PyTorch's optimiser: momentum, betas, eps, weight_decay, ..."""
     learning_rate: PositiveFloat = DqnConfig.learning_rate
     learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
@@ -103,7 +103,7 @@ class _CommonDqnSettings(_AgentSettings):
 class DqnSettings(_CommonDqnSettings):
     """fedhql's own DQN, in JAX."""
 
-    optimizers = tuple(OPTIMISERS)
+    optimizers = OPTIMISERS
 
     optimizer: str = DqnConfig.optimizer
     improvement_optimiser: str = DqnConfig.improvement_optimiser
@@ -146,7 +146,6 @@ class AgentKind:
     settings: type[BaseModel]
     module: str
     exports_policy: bool = False  # if true, the module has `load_policy`
-    uses_jax: bool = False
     extra: str | None = None  # the optional extra that installs `packages`
     packages: tuple[str, ...] = ()
     backbone: str | None = None  # the name of this DQN for --backbone
@@ -159,7 +158,6 @@ KINDS: Mapping[str, AgentKind] = {
         DqnSettings,
         "fedhql.agents.dqn.agent",
         exports_policy=True,
-        uses_jax=True,
         backbone="dqn",
         compiled=DqnSettings.config,
     ),
@@ -173,8 +171,16 @@ KINDS: Mapping[str, AgentKind] = {
     ),
     "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular"),
 }
-COMPILED_KINDS = tuple(name for name, kind in KINDS.items() if kind.compiled is not None)
-BACKBONES = {kind.backbone: name for name, kind in KINDS.items() if kind.backbone is not None}
+
+
+def compiled_kinds() -> list[str]:
+    """Return the kinds that the compiled engine runs."""
+    return [name for name, kind in KINDS.items() if kind.compiled is not None]
+
+
+def backbones() -> dict[str, str]:
+    """Return the kind that each choice of --backbone stands for."""
+    return {kind.backbone: name for name, kind in KINDS.items() if kind.backbone is not None}
 
 
 def find_kind(name: str) -> AgentKind | None:
@@ -184,11 +190,6 @@ def find_kind(name: str) -> AgentKind | None:
     if is_plugin(name):
         return None
     raise SettingsError(f"unknown kind {name!r}; allowed: {', '.join(KINDS)}, package.module:Class")
-
-
-def uses_jax(kind: str) -> bool:
-    """Return whether an agent of this kind runs fedhql's JAX programs."""
-    return kind in KINDS and KINDS[kind].uses_jax
 
 
 def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:

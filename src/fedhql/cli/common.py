@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from fedhql.cluster.session import Cluster, connected
-from fedhql.engines.choice import AUTO
+from fedhql.engines.choice import AUTO, engine_named
 from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
@@ -75,6 +75,8 @@ def engine_and_place(engine: str, on: str) -> tuple[str, str]:
     if engine == RAY:
         warn("--engine ray is deprecated: write --on ray")
         engine, on = AUTO, RAY
+    if engine != AUTO:
+        engine_named(engine)  # raises if there is no such engine
     if on not in EXECUTORS:
         raise SettingsError(f"--on {on}: allowed: {', '.join(EXECUTORS)}")
     return engine, on

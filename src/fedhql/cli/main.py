@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedhql import __version__
-from fedhql.agents.kinds import BACKBONES
+from fedhql.agents.kinds import backbones
 from fedhql.cli import certificates, network, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
@@ -134,7 +134,7 @@ def run(
     backbone: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(BACKBONES),
+            metavar="|".join(backbones()),
             help="Run every DQN agent as ours (dqn) or as that of stable-baselines3 (sb3).",
         ),
     ] = None,
@@ -191,8 +191,6 @@ def run(
     console = Console()
 
     engine, on = engine_and_place(engine, on)
-    if on == RAY and engine == AUTO:
-        engine = engine_that_places_agents()
 
     def on_ray(cluster: Cluster) -> Executor:
         if engine_named(engine).places_agents:
@@ -202,6 +200,9 @@ def run(
     with local_directory(out, time.monotonic) as (path, mirror):
         directory = RunDirectory(path)
         going_on = resume and directory.is_run()
+        if on == RAY and engine == AUTO:
+            engine = engine_that_places_agents()
+            engine = directory.read_manifest().get("engine", engine) if going_on else engine
         default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
         arms = [*(arm or default_arms), *_attacked(arm or [FEDHQL], attack, attackers)]
         try:

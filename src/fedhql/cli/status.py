@@ -49,13 +49,16 @@ def status(
 
 def _print_journal(console: Console, path: Path) -> None:
     from fedhql.remote.server.journal import Journal
+    from fedhql.service.position import Position
 
     if not path.exists():
         raise SettingsError(f"{path.parent} is not the home of a federation: it has no {path.name}")
     try:
         with closing(Journal(path, read_only=True)) as journal:
             about = {key: journal.fact(key) for key in ("federation", "improvements")}
-            about |= journal.fact("position") or {"stage": "not started", "round": 0}
+            position = journal.fact("position")
+            stage = "not started" if position is None else Position.of(position).stage.in_words
+            about |= {"stage": stage, "round": Position.of(position).round}
             members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
             events = [vars(event) for event in journal.events(EVENTS)]
     except sqlite3.DatabaseError as error:

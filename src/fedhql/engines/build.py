@@ -25,7 +25,6 @@ def build_cohort(
     on_self_learned: Callable[[int], None] = lambda env_steps: None,
 ) -> LocalOwnedCohort:
     """Return the agents as a cohort. Query each agent once, to report a wrong answer early."""
-    require_same_spaces(settings)
     states, actions = first_states(settings)
     cohort = LocalOwnedCohort(
         agents, actions, names=settings.agent_names, on_self_learned=on_self_learned
@@ -67,6 +66,7 @@ def build_batch(settings: TaskSettings, size: int) -> "EnvironmentBatch | TwinBa
     if compiled is not None and compiled.twin is not None:
         from fedhql.environments.twin_batch import TwinBatch  # it loads JAX
 
+        require_same_spaces(settings)
         return TwinBatch(compiled.twin, size)
     return EnvironmentBatch(settings.environment.id, size, settings.environment.options)
 

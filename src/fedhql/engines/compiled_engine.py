@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fedhql.agents.kinds import COMPILED_KINDS
+from fedhql.agents.kinds import compiled_kinds
 from fedhql.engines.build_agent import compiled_config, compiled_environment
 from fedhql.engines.engine import DeviceFacts, Recording
 from fedhql.engines.grid_plan import plan_grids
 from fedhql.engines.jax_setup import prepare_jax
 from fedhql.engines.work import Agents, Executor, Send, Work
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS, GYMNASIUM
 from fedhql.errors import FedHQLError, MissingExtra, SettingsError
+from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
@@ -25,8 +26,8 @@ class CompiledEngine:
 
     def why_not(self, settings: ExperimentSettings) -> FedHQLError | None:
         for name, agent in zip(settings.agent_names, settings.agents, strict=True):
-            if agent.kind not in COMPILED_KINDS:
-                kinds = " or ".join(map(repr, COMPILED_KINDS))
+            if agent.kind not in compiled_kinds():
+                kinds = " or ".join(map(repr, compiled_kinds()))
                 return SettingsError(
                     f"--engine compiled runs agents of kind {kinds} only; {name} is {agent.kind!r}"
                 )
@@ -37,6 +38,11 @@ class CompiledEngine:
             )
         environment = settings.environment
         compiled = compiled_environment(environment)
+        if environment.implementation == GYMNASIUM:
+            return SettingsError(
+                "--engine compiled cannot step Gymnasium's environments; with "
+                "environment.implementation = 'gymnasium' the engine is messages"
+            )
         if compiled is None:
             options = f" with options {environment.options}" if environment.options else ""
             return SettingsError(
@@ -49,8 +55,10 @@ class CompiledEngine:
         return None
 
     def usually_runs(self, settings: ExperimentSettings) -> bool:
-        known = settings.environment.id in COMPILED_ENVIRONMENTS
-        return known and all(agent.kind in COMPILED_KINDS for agent in settings.agents)
+        environment = settings.environment
+        known = environment.id in COMPILED_ENVIRONMENTS or is_plugin(environment.implementation)
+        known = known and environment.implementation != GYMNASIUM
+        return known and all(agent.kind in compiled_kinds() for agent in settings.agents)
 
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
         from fedhql.agents.dqn.optimisers import optimisers_of

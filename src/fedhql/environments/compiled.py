@@ -4,6 +4,7 @@ A new built-in twin is one entry of `TWINS`. A user's own twin is a function tha
 the settings name it as `environment.implementation = "package.module:factory"`.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # the command line lists environments without loading JAX
     from fedhql.environments.lanes import Lanes
 
 AUTO, GYMNASIUM = "auto", "gymnasium"
+SETTING = "environment.implementation"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def find_compiled(
     a user's own twin, which is called with the options. Built-in twins take no options.
     """
     if is_plugin(implementation):
-        return _users_own(implementation, json.dumps(options or {}, sort_keys=True))
+        return _users_own(implementation, json.dumps(options or {}, sort_keys=True, default=str))
     if implementation == GYMNASIUM or options:
         return None
     return COMPILED_ENVIRONMENTS.get(env_id)
@@ -85,8 +87,14 @@ def find_twin(
 
 @cache  # agents share a compiled program only if their twin is the same object
 def _users_own(path: str, options: str) -> CompiledEnvironment:
-    factory = import_plugin("environment.implementation", path, EnvironmentRefused)
-    twin = factory(**json.loads(options))
+    factory, named = import_plugin(SETTING, path, EnvironmentRefused), json.loads(options)
+    try:
+        inspect.signature(factory).bind(**named)
+    except (TypeError, ValueError) as error:  # it cannot be called, or not so
+        raise EnvironmentRefused(
+            f"{SETTING} = {path!r} is called with environment.options as keywords: {error}"
+        ) from error
+    twin = factory(**named)
     if not isinstance(twin, Twin):
         raise EnvironmentRefused(
             f"environment.implementation = {path!r} returns a {type(twin).__name__}; allowed: a "

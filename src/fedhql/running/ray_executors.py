@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedhql.agents.kinds import uses_jax
 from fedhql.cluster.agent_host import write_files
 from fedhql.cluster.file_transfer import FileSender, scratch
 from fedhql.cluster.resources import Resources
@@ -82,8 +81,7 @@ def _build(settings: ExperimentSettings, seed: int, n: int) -> Any:
     from fedhql.engines.build_agent import build_one_agent
     from fedhql.engines.jax_setup import prepare_jax
 
-    if uses_jax(settings.agents[n].kind):
-        prepare_jax()
+    prepare_jax()
     return build_one_agent(settings, seed, n)
 
 

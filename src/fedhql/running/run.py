@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from fedhql.engines.cell_records import Progress
-from fedhql.engines.choice import AUTO, choose_engine, engine_named
+from fedhql.engines.choice import AUTO, choose_engine, engine_named, engine_that_places_agents
 from fedhql.engines.engine import DeviceFacts, Engine, Recording
 from fedhql.engines.work import Agents, Executor, Send, Work
 from fedhql.errors import RunDirectoryError
@@ -109,7 +109,7 @@ def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) 
     """Return the engine's name. A run keeps its engine, because their checkpoints differ."""
     if not directory.is_run():
         return choose_engine(settings, wanted)
-    before: str = directory.read_manifest().get("engine", AUTO)
+    before: str = directory.read_manifest().get("engine", engine_that_places_agents())
     if wanted not in (AUTO, before):
         raise RunDirectoryError(
             f"{directory.path} was begun with --engine {before} and must be resumed with it"

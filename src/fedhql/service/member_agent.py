@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedhql.agents.kinds import build_agent, find_kind, uses_jax
+from fedhql.agents.kinds import build_agent, find_kind
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.engines.jax_setup import prepare_jax
@@ -76,8 +76,7 @@ def _build(
             f"the federation's environment is {task.environment!r}, which imports a "
             "module; allow it with --environment"
         )
-    if uses_jax(kind):
-        prepare_jax()
+    prepare_jax()
     make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
     return build_agent(

@@ -64,7 +64,7 @@ def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents
     if trim is None:
         return None
     if most < 1:
-        return f"federation.rule = 'trimmed' needs at least 3 {whose}; there are {agents}"
+        return f"federation.rule = {federation.rule!r} needs at least 3 {whose}; there are {agents}"
     cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
     allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
     return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"

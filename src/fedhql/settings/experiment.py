@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedhql.agents.kinds import BACKBONES, KINDS, find_kind
+from fedhql.agents.kinds import KINDS, backbones, find_kind
 from fedhql.errors import SettingsError
 from fedhql.settings.contradictions import contradiction, wrong_for
 from fedhql.settings.explain import explain
@@ -66,11 +66,12 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
 
     Raise SettingsError if an agent has a setting that the other backbone lacks.
     """
-    if backbone not in BACKBONES:
-        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(BACKBONES)}")
-    kind, agents = BACKBONES[backbone], []
+    kinds = backbones()
+    if backbone not in kinds:
+        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(kinds)}")
+    kind, agents = kinds[backbone], []
     for number, agent in enumerate(settings.agents, start=1):
-        if agent.kind in BACKBONES.values() and agent.kind != kind:
+        if agent.kind in kinds.values() and agent.kind != kind:
             other = KINDS[kind].settings.model_fields
             defaults = KINDS[agent.kind].settings().model_dump(mode="json")
             lost = {k: v for k, v in agent.options.items() if k not in other}

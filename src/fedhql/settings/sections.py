@@ -39,8 +39,8 @@ def _known_rule(name: str) -> str:
         spec = rule_spec(name)
     except SettingsError as error:
         raise ValueError(str(error)) from error
-    if unknown := [key for key in spec.numbers if key not in FederationSettings.model_fields]:
-        known = dict.fromkeys(key for each in RULES.values() for key in each.numbers)
+    known = dict.fromkeys(key for each in RULES.values() for key in each.numbers)
+    if unknown := [key for key in spec.numbers if key not in known]:
         raise ValueError(
             f"{name!r} takes the number {unknown[0]!r}; allowed: {', '.join(map(repr, known))}"
         )

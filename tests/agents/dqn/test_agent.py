@@ -164,3 +164,18 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path: Path) -> None:
     agent(optimizer="sgd").save(tmp_path)
     with pytest.raises(AgentRefused, match=r"adam.0.count.npy is missing: .*the same settings"):
         agent().restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"hidden": (3,)}, r"learner\.\S+\.npy is of shape \(\d+,\), expected"),
+        ({"optimizer": "sgd"}, r"adam.0.count.npy is not expected"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(
+    other: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    agent().save(tmp_path)
+    with pytest.raises(AgentRefused, match=why):
+        agent(**other).restore(tmp_path)

@@ -1,5 +1,6 @@
 """Save and load trees of arrays exactly; of a replay memory, only the filled part."""
 
+import glob
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,20 +21,31 @@ def save_arrays(stem: Path, tree: Any) -> None:
         np.save(file, np.asarray(leaf))
 
 
-def load_arrays(stem: Path, like: Tree) -> Tree:
-    """Read a tree of the same structure as `like`. Raise AgentRefused if a leaf is missing."""
-    files = list(_files(stem, like))
-    if missing := [file for file in files if not file.exists()]:
-        if stem.with_name(f"{stem.name}.0.npy").exists():
-            raise AgentRefused(
-                f"{stem.parent} is a checkpoint of fedhql 0.1, which named arrays by number; "
-                "finish the run with that version, or begin in another directory"
-            )
+def load_arrays(stem: Path, like: Tree, *, any_rows: bool = False) -> Tree:
+    """Read a tree of the same structure and shapes as `like`; with `any_rows`, of any first axis.
+
+    Raise AgentRefused if the checkpoint holds another tree.
+    """
+    files = _files(stem, like)
+    if stem.with_name(f"{stem.name}.0.npy").exists():
         raise AgentRefused(
-            f"{missing[0]} is missing: the checkpoint was made with other settings of the agent; "
-            "give it the same settings, or begin in another directory"
+            f"{stem.parent} is a checkpoint of fedhql 0.1, which named arrays by number; "
+            "finish the run with that version, or begin in another directory"
         )
-    loaded = [jnp.array(np.load(file)) for file in files]
+    saved = {file: np.load(file) for file in stem.parent.glob(f"{glob.escape(stem.name)}.*.npy")}
+    first = 1 if any_rows else 0
+    for file in sorted({*files, *saved}):
+        if file not in files or file not in saved:
+            what = "missing" if file in files else "not expected"
+        elif saved[file].shape[first:] != np.shape(files[file])[first:]:
+            what = f"of shape {saved[file].shape}, expected {np.shape(files[file])}"
+        else:
+            continue
+        raise AgentRefused(
+            f"{file} is {what}: the checkpoint was made with other settings of the agent; give it "
+            "the same settings, or begin in another directory"
+        )
+    loaded = [jnp.array(saved[file]) for file in files]
     return jax.tree.unflatten(jax.tree.structure(like), loaded)
 
 

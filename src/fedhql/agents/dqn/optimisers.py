@@ -1,4 +1,4 @@
-"""The DQN's optimisers as optax transformations, with PyTorch's keywords, defaults and steps.
+"""The DQN's optimisers as optax transformations, with keywords, defaults and steps of PyTorch's.
 
 `OPTIMISERS` in `config`, which loads no framework, lists their names. `Optimiser` clips the
 gradient by its norm before each of them, as PyTorch does.
@@ -32,7 +32,7 @@ class Optimiser:
         make = import_plugin("optimizer", OPTIMISERS[self.name], AgentRefused)
         try:
             optimiser = make(learning_rate, **dict(self.keywords))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             known = list(signature(make).parameters.values())[1:]
             allowed = ", ".join(p.name for p in known if p.kind != Parameter.VAR_KEYWORD)
             raise AgentRefused(
@@ -64,7 +64,8 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> Transformation:
-    return _decayed(weight_decay, optax.adam(learning_rate, *betas, eps=eps))
+    b1, b2 = betas
+    return _decayed(weight_decay, optax.adam(learning_rate, b1, b2, eps=eps))
 
 
 def adamw(
@@ -73,7 +74,8 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> Transformation:
-    return optax.adamw(learning_rate, *betas, eps=eps, weight_decay=weight_decay)
+    b1, b2 = betas
+    return optax.adamw(learning_rate, b1, b2, eps=eps, weight_decay=weight_decay)
 
 
 def sgd(
