@@ -180,7 +180,7 @@ class Grid:
         if (directory / "server.open.npy").exists():
             lanes = self._server.lanes
             some = begin_episodes(lanes, jnp.zeros(1, dtype=jnp.uint32)), jnp.zeros(1, dtype=bool)
-            state = load_arrays(directory / "server", _server_state(*some, lanes), any_rows=True)
+            state = load_arrays(directory / "server", _server_state(*some, lanes), any_shape=True)
             self._open = state["episodes"], state["open"]
             lanes.replay(state["history"])
 

@@ -21,8 +21,8 @@ def save_arrays(stem: Path, tree: Any) -> None:
         np.save(file, np.asarray(leaf))
 
 
-def load_arrays(stem: Path, like: Tree, *, any_rows: bool = False) -> Tree:
-    """Read a tree of the same structure and shapes as `like`; with `any_rows`, of any first axis.
+def load_arrays(stem: Path, like: Tree, *, any_shape: bool = False) -> Tree:
+    """Read a tree of the same structure and shapes as `like`; with `any_shape`, of any shapes.
 
     Raise AgentRefused if the checkpoint holds another tree.
     """
@@ -33,11 +33,10 @@ def load_arrays(stem: Path, like: Tree, *, any_rows: bool = False) -> Tree:
             "finish the run with that version, or begin in another directory"
         )
     saved = {file: np.load(file) for file in stem.parent.glob(f"{glob.escape(stem.name)}.*.npy")}
-    first = 1 if any_rows else 0
     for file in sorted({*files, *saved}):
         if file not in files or file not in saved:
             what = "missing" if file in files else "not expected"
-        elif saved[file].shape[first:] != np.shape(files[file])[first:]:
+        elif not any_shape and saved[file].shape != np.shape(files[file]):
             what = f"of shape {saved[file].shape}, expected {np.shape(files[file])}"
         else:
             continue
