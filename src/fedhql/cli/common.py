@@ -64,13 +64,13 @@ def draw(runs: Sequence[Run], home: Path, attacks_at: float = 1.0) -> None:
 
 
 def cores() -> int:
-    """Return the number of cores this process may use; of all cores on macOS."""
+    """Return the number of cores that this process may use; on macOS, the number of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def engine_and_place(engine: str, on: str) -> tuple[str, str]:
+def engine_and_executor(engine: str, on: str) -> tuple[str, str]:
     """Return --engine and --on. The deprecated `--engine ray` means `--on ray`."""
     if engine == RAY:
         warn("--engine ray is deprecated: write --on ray")

@@ -20,7 +20,7 @@ from fedhql.cli.common import (
     On,
     cores,
     draw,
-    engine_and_place,
+    engine_and_executor,
     executor_on,
     fail,
     parse_seeds,
@@ -35,7 +35,7 @@ from fedhql.errors import FedHQLError, SettingsError
 from fedhql.federation.attacks import ATTACKS
 from fedhql.results.load import load_run
 from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
-from fedhql.running.run import run_experiment
+from fedhql.running.run import engine_of, run_experiment
 from fedhql.running.worker_processes import WorkerFailed
 from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings, read_settings_file, with_backbone
@@ -190,7 +190,7 @@ def run(
         require_tensorboard()
     console = Console()
 
-    engine, on = engine_and_place(engine, on)
+    engine, on = engine_and_executor(engine, on)
 
     def on_ray(cluster: Cluster) -> Executor:
         if engine_named(engine).places_agents:
@@ -201,8 +201,7 @@ def run(
         directory = RunDirectory(path)
         going_on = resume and directory.is_run()
         if on == RAY and engine == AUTO:
-            engine = engine_that_places_agents()
-            engine = directory.read_manifest().get("engine", engine) if going_on else engine
+            engine = engine_of(directory) if going_on else engine_that_places_agents()
         default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
         arms = [*(arm or default_arms), *_attacked(arm or [FEDHQL], attack, attackers)]
         try:

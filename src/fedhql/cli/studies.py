@@ -19,7 +19,7 @@ from fedhql.cli.common import (
     Address,
     On,
     draw,
-    engine_and_place,
+    engine_and_executor,
     executor_on,
     fail,
     parse_seeds,
@@ -99,7 +99,7 @@ def suite(
     """
     console = Console()
 
-    engine, on = engine_and_place(engine, on)
+    engine, on = engine_and_executor(engine, on)
     if on == RAY and jobs is not None:
         raise SettingsError(
             "--jobs is for this machine; on Ray, the nodes' cores or GPUs set the number"

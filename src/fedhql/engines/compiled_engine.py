@@ -37,12 +37,12 @@ class CompiledEngine:
                 "the engine is messages"
             )
         environment = settings.environment
-        compiled = compiled_environment(environment)
         if environment.implementation == GYMNASIUM:
             return SettingsError(
                 "--engine compiled cannot step Gymnasium's environments; with "
                 "environment.implementation = 'gymnasium' the engine is messages"
             )
+        compiled = compiled_environment(environment)
         if compiled is None:
             options = f" with options {environment.options}" if environment.options else ""
             return SettingsError(

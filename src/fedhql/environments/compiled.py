@@ -71,7 +71,11 @@ def find_compiled(
     a user's own twin, which is called with the options. Built-in twins take no options.
     """
     if is_plugin(implementation):
-        return _users_own(implementation, json.dumps(options or {}, sort_keys=True, default=str))
+        try:
+            written = json.dumps(options or {}, sort_keys=True)
+        except TypeError as error:
+            raise EnvironmentRefused(f"environment.options with {SETTING}: {error}") from error
+        return _users_own(implementation, written)
     if implementation == GYMNASIUM or options:
         return None
     return COMPILED_ENVIRONMENTS.get(env_id)
@@ -97,7 +101,7 @@ def _users_own(path: str, options: str) -> CompiledEnvironment:
     twin = factory(**named)
     if not isinstance(twin, Twin):
         raise EnvironmentRefused(
-            f"environment.implementation = {path!r} returns a {type(twin).__name__}; allowed: a "
+            f"{SETTING} = {path!r} returns a {type(twin).__name__}; allowed: a "
             "function that returns a fedhql.environments.twins.Twin"
         )
     return _of_twin(twin)

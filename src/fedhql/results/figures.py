@@ -229,7 +229,7 @@ def _legend(figure: Figure, panels: Iterable[Axes]) -> None:
 
 def _save(figure: Figure, path: Path) -> list[Path]:
     saved = []
-    # The layout is half of the work: it is computed once for both files.
+    # Compute the layout once for both files.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for suffix in (".png", ".svg"):

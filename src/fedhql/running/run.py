@@ -58,9 +58,8 @@ def run_experiment(
     if computes.needs_facts or not directory.is_run():
         facts = _tried_out(settings, computes, executor, directory)
     with directory.locked():
-        _require_same_experiment(
-            directory, settings, resume
-        )  # another process may have written to it meanwhile
+        # Again: another process may have written to the directory meanwhile.
+        _require_same_experiment(directory, settings, resume)
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts() | executor.facts()
@@ -109,12 +108,17 @@ def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) 
     """Return the engine's name. A run keeps its engine, because their checkpoints differ."""
     if not directory.is_run():
         return choose_engine(settings, wanted)
-    before: str = directory.read_manifest().get("engine", engine_that_places_agents())
+    before = engine_of(directory)
     if wanted not in (AUTO, before):
         raise RunDirectoryError(
             f"{directory.path} was begun with --engine {before} and must be resumed with it"
         )
     return choose_engine(settings, before)
+
+
+def engine_of(directory: RunDirectory) -> str:
+    """Return the engine that began a run; manifests older than the compiled engine name none."""
+    return directory.read_manifest().get("engine", engine_that_places_agents())
 
 
 def _require_same_experiment(
