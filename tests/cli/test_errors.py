@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedhql.__main__ import main
 from tests.cli.running import SB3, TABULAR, fedhql, succeed, write_file
 
 AGENT = """
@@ -82,12 +83,38 @@ def with_agents(directory: Path, *answers: str) -> Path:
             ["cartpole-n5", "--set", "environment.id=Taxi-v3", "--engine", "compiled"],
             "--engine compiled has no Taxi-v3; it has CartPole-v1, ",
         ),
+    ],
+)
+def test_bad_input(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Called in this process, which has loaded all it needs: these mistakes start no worker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["fedhql", "run", *arguments, "--out", "run"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("fedhql: error: ")
+    assert said.count("\n") == 1, said
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["cartpole-n5", "--set", "environment.id=Pendulum-v1"], "Discrete"),
         (["cartpole-n5", "--set", "environment.id=CartPole-v7"], "CartPole-v7"),
         (["cartpole-n5", "--set", "agents.3.kind=no_module:Class"], "agent3: kind = 'no_module"),
     ],
 )
-def test_bad_input(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_input_that_a_worker_finds(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert message in refused("run", *arguments, "--out", "run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
 

@@ -80,7 +80,9 @@ reads_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc"
     "options",
     [
         pytest.param(["--attack", "noise", "--attackers", "1"], id="plain and attacked"),
-        pytest.param(["--set", "federation.secure_aggregation=true"], id="secure"),
+        pytest.param(
+            ["--set", "federation.secure_aggregation=true"], id="secure", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_same_bytes_as_messages_and_nothing_else(tmp_path: Path, options: list[str]) -> None:

@@ -74,13 +74,15 @@ def assert_same_records(one: Path, other: Path) -> None:
 
 
 def test_killed_again_and_again_tabular(tmp_path: Path) -> None:
-    file = write_file(tmp_path, TABULAR.format(budget=20_000))
+    file = write_file(tmp_path, TABULAR.format(budget=12_000))
     succeed("run", file, "--out", tmp_path / "whole")
     kill_and_resume([0.013, 0.037], file, tmp_path / "killed")
     assert_same_records(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", pytest.param("LunarLander-v3", marks=pytest.mark.slow)]
+)
 def test_killed_again_and_again_sb3(env_id: str, tmp_path: Path) -> None:
     file = write_file(tmp_path, SB3.format(env_id=env_id, budget=1_800))
     succeed("run", file, "--out", tmp_path / "whole", "--arm", "fedhql")

@@ -168,7 +168,7 @@ def test_version() -> None:
 
 
 def test_what_takes_long_to_load_waits_until_it_is_needed() -> None:
-    """Each worker process loads the command line too."""
+    """So that a mistake and --help are answered at once."""
     slow = ["jax", "torch", "matplotlib", "plotly", "ray", "grpc", "tensorboard"]
     code = f"import fedhql.cli.main, sys; print([name for name in {slow} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -172,6 +172,7 @@ def test_a_compiled_grid_continues_after_its_node_is_killed(
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_interrupted_can_be_resumed(cluster: Cluster, tmp_path: Path) -> None:
     """It resumes from the files that had arrived completely, and ignores partial ones."""
     arms, hurry = ["independent", "fedhql"], tmp_path / "hurry"

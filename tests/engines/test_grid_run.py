@@ -211,7 +211,8 @@ def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_
     assert contents(finish(home)) == contents(compiled)
 
 
-@pytest.mark.parametrize("server", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"])
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["reset", "carry-over"])
 @pytest.mark.skipif(
     not COMPILED_ENVIRONMENTS["LunarLander-v3"].is_installed,
     reason="no EnvPool (pip install 'fedhql[envpool]')",

@@ -75,7 +75,9 @@ def final_error(
     return float(np.abs(np.array(tables) - best_SA).mean())
 
 
-@pytest.mark.parametrize("task", ["FrozenLake", "random MDP of 50 states"])
+@pytest.mark.parametrize(
+    "task", ["FrozenLake", pytest.param("random MDP of 50 states", marks=pytest.mark.slow)]
+)
 def test_federation_comes_closer_to_the_optimal_values(task: str, tmp_path: Path) -> None:
     if task == "FrozenLake":
         settings = experiment("FrozenLake-v1", discount=0.95)

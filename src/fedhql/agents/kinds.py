@@ -145,6 +145,7 @@ class AgentKind:
 
     settings: type[BaseModel]
     module: str
+    loads: tuple[str, ...] = ()  # what its first agent also loads
     exports_policy: bool = False  # if true, the module has `load_policy`
     extra: str | None = None  # the optional extra that installs `packages`
     packages: tuple[str, ...] = ()
@@ -164,6 +165,7 @@ KINDS: Mapping[str, AgentKind] = {
     "sb3-dqn": AgentKind(
         Sb3DqnSettings,
         "fedhql.agents.sb3",
+        loads=("torch._dynamo",),  # by the first optimiser; it takes longer than torch itself
         exports_policy=True,
         extra="sb3",
         packages=("torch", "stable_baselines3"),

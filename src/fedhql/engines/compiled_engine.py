@@ -60,6 +60,9 @@ class CompiledEngine:
         known = known and environment.implementation != GYMNASIUM
         return known and all(agent.kind in compiled_kinds() for agent in settings.agents)
 
+    def modules(self, settings: ExperimentSettings) -> list[str]:
+        return ["fedhql.engines.grid_run"]
+
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
         from fedhql.agents.dqn.optimisers import optimisers_of
         from fedhql.engines.build import require_same_spaces
@@ -90,6 +93,7 @@ class CompiledEngine:
                 cells,
                 home.relative_to(directory.path).as_posix(),
                 on_gpu=not facts.is_cpu,
+                modules=self.modules(settings),
             )
             for cells, home in grids
         ]

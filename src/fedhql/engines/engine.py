@@ -44,6 +44,9 @@ class Engine(Protocol):
     def usually_runs(self, settings: ExperimentSettings) -> bool:
         """Whether users expect this engine; if so, they are warned when another one runs."""
 
+    def modules(self, settings: ExperimentSettings) -> list[str]:
+        """Return the modules that take the processes of such a run longest to load."""
+
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
         """Build what a run needs, in a process of its own, so that mistakes show before the run."""
 

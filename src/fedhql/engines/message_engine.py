@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
+from fedhql.agents.kinds import find_kind
 from fedhql.engines.engine import DeviceFacts, Recording
 from fedhql.engines.jax_setup import prepare_jax
 from fedhql.engines.work import Agents, Executor, Send, Work
@@ -28,6 +29,18 @@ class MessageEngine:
     def usually_runs(self, settings: ExperimentSettings) -> bool:
         return True
 
+    def modules(self, settings: ExperimentSettings) -> list[str]:
+        kinds = (find_kind(agent.kind) for agent in settings.agents)
+        return [
+            "fedhql.engines.cell_run",
+            *(
+                module
+                for kind in kinds
+                if kind is not None
+                for module in (kind.module, *kind.loads)
+            ),
+        ]
+
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
         with agents() as gather:
             gather(settings, 0, lambda env_steps: None).close()
@@ -48,6 +61,7 @@ class MessageEngine:
                 partial(_finish, settings, recording, executor.agents, cell),
                 [cell],
                 directory.checkpoints(cell).relative_to(directory.path).as_posix(),
+                modules=self.modules(settings),
             )
             for cell in left
         ]

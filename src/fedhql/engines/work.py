@@ -21,6 +21,7 @@ class Work:
     cells: Sequence[Cell] = ()
     checkpoints: str = ""  # their path in the run directory
     on_gpu: bool = False
+    modules: Sequence[str] = ()  # to be loaded once for all processes of a machine
 
 
 class Executor(Protocol):

@@ -36,4 +36,6 @@ class LocalExecutor:
     def run(
         self, work: Sequence[Work], jobs: int, directory: RunDirectory, on_message: Send
     ) -> None:
-        run_in_processes([partial(part.do, directory) for part in work], jobs, on_message)
+        modules = sorted({module for part in work for module in part.modules})
+        tasks = [partial(part.do, directory) for part in work]
+        run_in_processes(tasks, jobs, on_message, modules)

@@ -167,7 +167,11 @@ def _tried_out(
             _log(message)
 
     gpus, _ = executor.capacity(settings, on_cpu=False)
-    attempt = Work(partial(_try_out, settings, engine, executor.agents), on_gpu=gpus > 0)
+    attempt = Work(
+        partial(_try_out, settings, engine, executor.agents),
+        on_gpu=gpus > 0,
+        modules=engine.modules(settings),
+    )
     executor.run([attempt], 1, directory, take)
     (facts,) = found
     return facts

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from fedhql.errors import FedHQLError
@@ -30,20 +30,31 @@ class WorkerDied(FedHQLError):
     """A worker process ended before its task did."""
 
 
-def run_in_processes(tasks: Sequence[Task], jobs: int, on_message: Callable[[Any], None]) -> None:
-    """Run picklable tasks, `jobs` at a time. The first failure stops all tasks and is raised."""
-    for message in messages_of(tasks, jobs):
+def run_in_processes(
+    tasks: Sequence[Task],
+    jobs: int,
+    on_message: Callable[[Any], None],
+    modules: Sequence[str] = (),
+) -> None:
+    """Run picklable tasks, `jobs` at a time. The first failure stops all tasks and is raised.
+
+    The first call starts a process that imports `modules`, and all workers are forks of it: they
+    share what is loaded. That process has no threads; torch and JAX start theirs in the workers.
+    """
+    for message in messages_of(tasks, jobs, modules):
         on_message(message)
 
 
-def messages_of(tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
+def messages_of(tasks: Sequence[Task], jobs: int, modules: Sequence[str] = ()) -> Iterator[Any]:
     """Run tasks as `run_in_processes` does, and yield their messages. Closing ends all tasks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *modules])
     waiting = list(tasks)
-    running: dict[Connection, SpawnProcess] = {}
+    running: dict[Connection, ForkServerProcess] = {}
     with _all_ended(running):
         while waiting or running:
             while waiting and len(running) < jobs:
-                _start(waiting.pop(0), running)
+                _start(context, waiting.pop(0), running)
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 try:
@@ -58,9 +69,9 @@ def messages_of(tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
                     yield message
 
 
-def _start(task: Task, running: dict[Connection, SpawnProcess]) -> None:
-    # Spawn, because torch and JAX do not survive a fork of a process with threads.
-    context = multiprocessing.get_context("spawn")
+def _start(
+    context: ForkServerContext, task: Task, running: dict[Connection, ForkServerProcess]
+) -> None:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(task, sender))
     with _as_workers_start():  # no interrupt comes between the start and the entry
@@ -136,7 +147,7 @@ class _SendingHandler(logging.Handler):
         self._send(record)
 
 
-def _died(process: SpawnProcess) -> WorkerDied:
+def _died(process: ForkServerProcess) -> WorkerDied:
     process.join()
     return WorkerDied(
         f"a worker process ended before its task, with exit code {process.exitcode} (negative: "
@@ -145,7 +156,7 @@ def _died(process: SpawnProcess) -> WorkerDied:
 
 
 @contextmanager
-def _all_ended(running: dict[Connection, SpawnProcess]) -> Iterator[None]:
+def _all_ended(running: dict[Connection, ForkServerProcess]) -> Iterator[None]:
     try:
         yield
     finally:
