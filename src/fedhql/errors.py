@@ -2,7 +2,9 @@
 
 
 class FedHQLError(Exception):
-    """Base of these errors; the command line prints the message and exits with status 2."""
+    """Base of these errors; the command line prints the message and exits with `exit_code`."""
+
+    exit_code = 2  # starting again will not help
 
 
 class SettingsError(FedHQLError):
@@ -35,6 +37,18 @@ class ClusterError(FedHQLError):
 
 class MemberRefused(FedHQLError):
     """The server refuses this member, or the member refuses the server."""
+
+
+class JournalError(FedHQLError):
+    """The server cannot write its journal, because the disk is full or broken."""
+
+    exit_code = 1
+
+
+class MemberStopped(FedHQLError):
+    """This member cannot go on, for a reason that lies on its own machine."""
+
+    exit_code = 1
 
 
 class RunDirectoryError(FedHQLError):

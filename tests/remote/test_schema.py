@@ -43,6 +43,11 @@ FROM_MEMBER = {
     "hello.last_improvement": "fixed64",
     "hello.masking_key": "MaskingKey",
     **{f"hello.masking_key.{name}": kind for name, kind in KEY.items()},
+    # What its software is, and which messages it can read.
+    "hello.minor": "uint32",
+    "hello.most_message_bytes": "uint64",
+    "hello.software": "string",
+    "hello.capabilities": "repeated string",
     # The answer to an order: counts, and for a query the values.
     "report": "Report",
     "report.id": "OrderId",
@@ -58,6 +63,8 @@ FROM_MEMBER = {
     "goodbye": "Goodbye",
     "goodbye.reason": "enum Reason",
     "goodbye.detail": "string",
+    "goodbye.cause": "enum Cause",
+    "goodbye.retry_after_seconds": "double",
 }
 FROM_SERVER = {
     # The federation, and the decision problem that all members share.
@@ -74,6 +81,16 @@ FROM_SERVER = {
     "welcome.improvements": "uint64",
     "welcome.most_states": "uint32",
     "welcome.secure_value_bound": "double",
+    # What the server's software is, and what it allows.
+    "welcome.minor": "uint32",
+    "welcome.software": "string",
+    "welcome.limits": "Limits",
+    "welcome.limits.message_bytes": "uint64",
+    "welcome.limits.messages_per_second": "double",
+    "welcome.limits.answer_seconds": "double",
+    "welcome.limits.learning_seconds": "double",
+    "welcome.limits.missed_deadlines": "uint32",
+    "welcome.limits.refused_answers": "uint32",
     # States to evaluate; states, actions and targets to improve on; steps to learn.
     "order": "Order",
     "order.id": "OrderId",
@@ -103,6 +120,16 @@ FROM_SERVER = {
     "goodbye": "Goodbye",
     "goodbye.reason": "enum Reason",
     "goodbye.detail": "string",
+    "goodbye.cause": "enum Cause",
+    "goodbye.retry_after_seconds": "double",
+    # Why the server refused an answer.
+    "notice": "Notice",
+    "notice.id": "OrderId",
+    "notice.id.epoch": "uint64",
+    "notice.id.number": "uint64",
+    "notice.cause": "enum Cause",
+    "notice.detail": "string",
+    "notice.left": "uint32",
 }
 
 

@@ -496,7 +496,7 @@ def test_names_and_events_are_shown_as_text(
         federation=NASTY,
         environment=NASTY,
         stage=NASTY,
-        members=(MemberStatus(NASTY, *STATUS_OF_NASTY), MemberStatus("x", NASTY, *[0] * 7)),
+        members=(MemberStatus(NASTY, *STATUS_OF_NASTY), MemberStatus("x", NASTY)),
         events=(Event(NASTY, NASTY, NASTY),),
     )
     until(browser, lambda: text(browser, "environment") == NASTY)

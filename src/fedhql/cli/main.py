@@ -62,7 +62,7 @@ def main() -> None:
     try:
         app()
     except FedHQLError as error:
-        fail(" ".join(str(error).split()), 2)  # a library may put newlines into it
+        fail(" ".join(str(error).split()), error.exit_code)  # a library may put newlines into it
     except WorkerFailed as error:
         fail(f"a worker failed; go on from its last checkpoint with --resume\n{error}", 1)
 

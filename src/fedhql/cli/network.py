@@ -97,12 +97,13 @@ async def _serve(
 ) -> None:
     from fedhql.remote.server.listener import Listener
     from fedhql.remote.server.roster import Roster
-    from fedhql.service.home import open_home, task_of
+    from fedhql.service.home import message_sizes, open_home, task_of
     from fedhql.service.rounds import Service
     from fedhql.service.status_page import Observation
 
     loop, log = asyncio.get_running_loop(), logging.getLogger("fedhql")
     task = task_of(settings)
+    sizes = message_sizes(settings, task)
     async with AsyncExitStack() as stack:  # closes what is open after any failure
         journal, federation = open_home(home, settings)
         stack.callback(journal.close)
@@ -111,6 +112,8 @@ async def _serve(
             journal,
             action_count=task.actions,
             env_steps_per_member=settings.budget.env_steps_per_agent,
+            question_bytes=sizes.question_bytes,
+            least_receive_bytes=sizes.least_receive_bytes,
             secure_value_bound=settings.secure_value_bound,
         )
         for member in released:

@@ -49,7 +49,11 @@ def status(
 
 def _print_journal(console: Console, path: Path) -> None:
     from fedhql.remote.server.journal import Journal
+    from fedhql.remote.server.overview import statuses
+    from fedhql.service.home import SETTINGS
     from fedhql.service.position import Position
+    from fedhql.settings.experiment import parse
+    from fedhql.settings.served import ServedSettings
 
     if not path.exists():
         raise SettingsError(f"{path.parent} is not the home of a federation: it has no {path.name}")
@@ -59,7 +63,10 @@ def _print_journal(console: Console, path: Path) -> None:
             position = journal.fact("position")
             stage = "not started" if position is None else Position.of(position).stage.in_words
             about |= {"stage": stage, "round": Position.of(position).round}
-            members = [vars(m) | {"state": m.state()} for m in journal.members().values()]
+            settings = parse((path.parent / SETTINGS).read_text(), (), ServedSettings)
+            members = [vars(m) for m in statuses(journal.members(), settings.service.members)]
+            if (stopped := journal.fact("stopped")) is not None:
+                about["stage"] = f"stopped at {stopped['time']}: {stopped['why']}; {stage}"
             events = [vars(event) for event in journal.events(EVENTS)]
     except sqlite3.DatabaseError as error:
         raise SettingsError(f"{path} is not the journal of a federation ({error})") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from functools import partial
 from typing import Any
 
 import grpc
@@ -9,10 +10,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from fedhql.remote.wire_pb2 import FromMember, FromServer, Improvement, OrderId, Tensor
+from fedhql import __version__
+from fedhql.remote.wire_pb2 import Cause, FromMember, FromServer, Improvement, OrderId, Tensor
 
-PROTOCOL = 1
-MOST_BYTES_TO_A_MEMBER = 256 * 1024 * 1024  # in one message
+PROTOCOL, MINOR = 1, 1  # the version
+SOFTWARE = f"fedhql {__version__}"
+NOTICES = "notices"  # the capability of a member that reads Notice
+DEFAULT_RECEIVE_BYTES = 4 * 1024 * 1024  # gRPC's default for the largest message
+MOST_BYTES_TO_A_MEMBER = 256 * 1024 * 1024  # the largest message that our member accepts
 MOST_AXES = 16
 SERVICE, JOIN = "fedhql.v1.Federation", "Join"
 # The dtypes that a tensor may have.
@@ -23,6 +28,10 @@ ON_THE_WIRE = {name: dtype.newbyteorder("<") for dtype, name in DTYPES.items()}
 
 class WireError(Exception):
     """A message breaks the protocol; raised by the side that receives or would send it."""
+
+    def __init__(self, why: str, cause: Cause = Cause.INVALID_MESSAGE) -> None:
+        super().__init__(why)
+        self.cause = cause
 
 
 def pack(array: NDArray[Any]) -> Tensor:
@@ -89,18 +98,24 @@ def key_of(order: OrderId) -> tuple[int, int]:
     return (order.epoch, order.number)
 
 
-def _from_member(content: bytes) -> FromMember:
+def _from_member(most_bytes: int, content: bytes) -> FromMember:
+    if len(content) > most_bytes:
+        why = f"a message of {len(content):,} bytes; allowed: {most_bytes:,}"
+        raise WireError(why, Cause.MESSAGE_SIZE)
     try:
         return FromMember.FromString(content)
     except DecodeError as error:
         raise WireError("the bytes are not a FromMember message") from error
 
 
-def join_handler(behaviour: Any) -> grpc.GenericRpcHandler:
-    """Return the server's handler for the only method of the service."""
+def join_handler(behaviour: Any, most_bytes: int) -> grpc.GenericRpcHandler:
+    """Return the server's handler for the only method of the service.
+
+    Reading raises WireError for a message of more than `most_bytes`, and for other bytes.
+    """
     # Replies need no serializer: they are bytes, as most go to many members.
     handler: Any = grpc.stream_stream_rpc_method_handler(
-        behaviour, request_deserializer=_from_member
+        behaviour, request_deserializer=partial(_from_member, most_bytes)
     )
     return grpc.method_handlers_generic_handler(SERVICE, {JOIN: handler})
 

@@ -7,6 +7,59 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAUSE_UNSPECIFIED: _ClassVar[Cause]
+    CERTIFICATE: _ClassVar[Cause]
+    NAME: _ClassVar[Cause]
+    NOT_LISTED: _ClassVar[Cause]
+    PROTOCOL_VERSION: _ClassVar[Cause]
+    OTHER_FEDERATION: _ClassVar[Cause]
+    HISTORY: _ClassVar[Cause]
+    QUARANTINED: _ClassVar[Cause]
+    MASKING_KEY: _ClassVar[Cause]
+    RECEIVE_LIMIT: _ClassVar[Cause]
+    CONNECTION_RATE: _ClassVar[Cause]
+    NO_HELLO: _ClassVar[Cause]
+    INVALID_MESSAGE: _ClassVar[Cause]
+    MESSAGE_SIZE: _ClassVar[Cause]
+    ANSWER_FORM: _ClassVar[Cause]
+    ANSWER_VALUE: _ClassVar[Cause]
+    LATE_ANSWER: _ClassVar[Cause]
+    MISSED_DEADLINES: _ClassVar[Cause]
+    SLOW_READER: _ClassVar[Cause]
+    SAME_NAME: _ClassVar[Cause]
+    SERVER_STOPPING: _ClassVar[Cause]
+    SERVER_FAILED: _ClassVar[Cause]
+    BUDGET_SPENT: _ClassVar[Cause]
+    FEDERATION_OVER: _ClassVar[Cause]
+    OWNER: _ClassVar[Cause]
+CAUSE_UNSPECIFIED: Cause
+CERTIFICATE: Cause
+NAME: Cause
+NOT_LISTED: Cause
+PROTOCOL_VERSION: Cause
+OTHER_FEDERATION: Cause
+HISTORY: Cause
+QUARANTINED: Cause
+MASKING_KEY: Cause
+RECEIVE_LIMIT: Cause
+CONNECTION_RATE: Cause
+NO_HELLO: Cause
+INVALID_MESSAGE: Cause
+MESSAGE_SIZE: Cause
+ANSWER_FORM: Cause
+ANSWER_VALUE: Cause
+LATE_ANSWER: Cause
+MISSED_DEADLINES: Cause
+SLOW_READER: Cause
+SAME_NAME: Cause
+SERVER_STOPPING: Cause
+SERVER_FAILED: Cause
+BUDGET_SPENT: Cause
+FEDERATION_OVER: Cause
+OWNER: Cause
+
 class FromMember(_message.Message):
     __slots__ = ("hello", "report", "goodbye")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -18,30 +71,40 @@ class FromMember(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class FromServer(_message.Message):
-    __slots__ = ("welcome", "order", "goodbye")
+    __slots__ = ("welcome", "order", "goodbye", "notice")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    notice: Notice
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "name", "federation", "applied_improvements", "last_improvement", "masking_key")
+    __slots__ = ("protocol", "name", "federation", "applied_improvements", "last_improvement", "masking_key", "minor", "most_message_bytes", "software", "capabilities")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     LAST_IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
     MASKING_KEY_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    MOST_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     name: str
     federation: str
     applied_improvements: int
     last_improvement: int
     masking_key: MaskingKey
-    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ..., last_improvement: _Optional[int] = ..., masking_key: _Optional[_Union[MaskingKey, _Mapping]] = ...) -> None: ...
+    minor: int
+    most_message_bytes: int
+    software: str
+    capabilities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., federation: _Optional[str] = ..., applied_improvements: _Optional[int] = ..., last_improvement: _Optional[int] = ..., masking_key: _Optional[_Union[MaskingKey, _Mapping]] = ..., minor: _Optional[int] = ..., most_message_bytes: _Optional[int] = ..., software: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MaskingKey(_message.Message):
     __slots__ = ("name", "public_key", "certificate", "signature")
@@ -56,18 +119,40 @@ class MaskingKey(_message.Message):
     def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("federation", "task", "improvements", "most_states", "secure_value_bound")
+    __slots__ = ("federation", "task", "improvements", "most_states", "secure_value_bound", "minor", "software", "limits")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     MOST_STATES_FIELD_NUMBER: _ClassVar[int]
     SECURE_VALUE_BOUND_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     federation: str
     task: Task
     improvements: int
     most_states: int
     secure_value_bound: float
-    def __init__(self, federation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., improvements: _Optional[int] = ..., most_states: _Optional[int] = ..., secure_value_bound: _Optional[float] = ...) -> None: ...
+    minor: int
+    software: str
+    limits: Limits
+    def __init__(self, federation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., improvements: _Optional[int] = ..., most_states: _Optional[int] = ..., secure_value_bound: _Optional[float] = ..., minor: _Optional[int] = ..., software: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("message_bytes", "messages_per_second", "answer_seconds", "learning_seconds", "missed_deadlines", "refused_answers")
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_DEADLINES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    message_bytes: int
+    messages_per_second: float
+    answer_seconds: float
+    learning_seconds: float
+    missed_deadlines: int
+    refused_answers: int
+    def __init__(self, message_bytes: _Optional[int] = ..., messages_per_second: _Optional[float] = ..., answer_seconds: _Optional[float] = ..., learning_seconds: _Optional[float] = ..., missed_deadlines: _Optional[int] = ..., refused_answers: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("environment", "options", "discount", "env_steps_per_member", "state_dtype", "state_shape", "actions")
@@ -164,8 +249,20 @@ class Report(_message.Message):
     phase_env_steps: int
     def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., applied_improvements: _Optional[int] = ..., skipped_improvements: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., phase: _Optional[int] = ..., phase_env_steps: _Optional[int] = ...) -> None: ...
 
+class Notice(_message.Message):
+    __slots__ = ("id", "cause", "detail", "left")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    id: OrderId
+    cause: Cause
+    detail: str
+    left: int
+    def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., cause: _Optional[_Union[Cause, str]] = ..., detail: _Optional[str] = ..., left: _Optional[int] = ...) -> None: ...
+
 class Goodbye(_message.Message):
-    __slots__ = ("reason", "detail")
+    __slots__ = ("reason", "detail", "cause", "retry_after_seconds")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNSPECIFIED: _ClassVar[Goodbye.Reason]
@@ -180,9 +277,13 @@ class Goodbye(_message.Message):
     REPLACED: Goodbye.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     reason: Goodbye.Reason
     detail: str
-    def __init__(self, reason: _Optional[_Union[Goodbye.Reason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    cause: Cause
+    retry_after_seconds: float
+    def __init__(self, reason: _Optional[_Union[Goodbye.Reason, str]] = ..., detail: _Optional[str] = ..., cause: _Optional[_Union[Cause, str]] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")

@@ -3,6 +3,7 @@
 import json
 import math
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +62,20 @@ def task_of(settings: ServedSettings) -> Task:
         actions=action_count(env),
     )
     env.close()
-    _require_messages_fit(settings, task)
+    message_sizes(settings, task)
     return task
 
 
-def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
-    """Raise SettingsError if a message would be too large.
+@dataclass(frozen=True)
+class MessageSizes:
+    """The largest messages to a member, in bytes."""
+
+    question_bytes: int
+    least_receive_bytes: int  # of a question with one improvement
+
+
+def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
+    """Return the sizes of messages. Raise SettingsError if one would be too large.
 
     One message holds an improvement and the next query; another holds an answer.
     """
@@ -74,11 +83,12 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
     federation, service = settings.federation, settings.service
     asked = max(federation.query_batch, settings.evaluation.episodes)
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
-    to_member = improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET) + asked * state_bytes
+    question = asked * state_bytes + ROOM_BYTES
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
     if federation.secure_aggregation:
         of_a_value, with_keys = MASKED_BYTES, " with all members' keys"
-        to_member += len(service.members) * MOST_KEY_BYTES
+        question += len(service.members) * MOST_KEY_BYTES
+    to_member = question + improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET)
     from_member = asked * task.actions * of_a_value
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     if max(asked, improved) > service.most_states:
@@ -89,9 +99,11 @@ def _require_messages_fit(settings: ServedSettings, task: Task) -> None:
         )
     for what, bytes_, allowed in (
         (f"an improvement and a query{with_keys}", to_member, MOST_BYTES_TO_A_MEMBER),
-        ("an answer", from_member, service.most_message_bytes),
+        ("an answer", from_member + ROOM_BYTES, service.most_message_bytes),
     ):
-        if bytes_ + ROOM_BYTES > allowed:
+        if bytes_ > allowed:
             raise SettingsError(
-                f"{whose}: {what} would be {bytes_:,} bytes, allowed: {allowed - ROOM_BYTES:,}"
+                f"{whose}: {what} would be {bytes_ - ROOM_BYTES:,} bytes, allowed: "
+                f"{allowed - ROOM_BYTES:,}"
             )
+    return MessageSizes(question, to_member)

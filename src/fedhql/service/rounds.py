@@ -12,13 +12,17 @@ import numpy as np
 from fedhql.engines.build import build_batch, build_server
 from fedhql.engines.evaluation import evaluate
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.errors import FedHQLError
 from fedhql.federation import Budget, RoundFigures, RoundProgress
 from fedhql.remote.server.condition import Stopped
 from fedhql.remote.server.exchange import TooFew
 from fedhql.remote.server.journal import MemberRecord
+from fedhql.remote.server.overview import members_status, wait_status
 from fedhql.remote.server.remote_cohort import RemoteCohort
 from fedhql.remote.server.roster import Roster
+from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.remote.server.status import FederationStatus
+from fedhql.remote.wire import SOFTWARE
 from fedhql.service.position import Position, Stage
 from fedhql.service.service_records import ServiceRecords
 from fedhql.settings.served import ServedSettings
@@ -70,7 +74,12 @@ class Service:
                 self._federate()
             self._finish()
         except Stopped:
+            if self._roster.failure is not None:
+                raise self._roster.failure from None
             log.info("stopped in round %s; run the same command to continue", self._position.round)
+        except FedHQLError as error:
+            self._in_loop(self._roster.fail, error)
+            raise
         finally:
             self._environments.close()
 
@@ -78,10 +87,12 @@ class Service:
 
     def _gather(self) -> None:
         """Wait for enough members to begin; after a restart, for its members for a limited time."""
-        roster, service = self._roster, self._settings.service
+        roster, service = self._roster, self._service
         if self._position.stage == Stage.NEW:
             self._in_loop(roster.tell, f"waiting for {service.start_with} members to begin with")
-            self._wait(lambda: len(roster.present()) >= service.start_with)
+            what = f"{service.start_with} members are needed to begin"
+            with roster.waits.waiting(what, self._missing):
+                self._wait(lambda: len(roster.present()) >= self._service.start_with)
             self._write_position(self._position.at(Stage.NEXT))
             self._in_loop(roster.end_round)  # in continuous mode, members begin to learn now
             return
@@ -96,11 +107,12 @@ class Service:
         if not self._wait(all_back, 0):
             most = f"at most {service.return_seconds:g} s"
             self._in_loop(roster.tell, f"restarted: waiting {most} for the members it had")
-        self._wait(all_back, service.return_seconds)
+        with roster.waits.waiting("the members of before the restart", self._missing):
+            self._wait(all_back, service.return_seconds)
 
     def _learn(self) -> bool:
         """Wait until the next federation round is due. Return False if there will be none."""
-        service, federation = self._settings.service, self._settings.federation
+        service, federation = self._service, self._settings.federation
         if service.mode == "continuous":
             members = self._roster.members
             self._wait(
@@ -120,12 +132,12 @@ class Service:
 
     def _enlist(self) -> bool:
         """Enlist every present member that can pay. Return False if the federation is over."""
-        roster, service = self._roster, self._settings.service
+        roster, service = self._roster, self._service
         present: list[str] = []  # as last seen; members come and go all the time
 
         def enough() -> bool:
-            present[:] = roster.present()
-            return len(present) >= service.quorum
+            present[:] = roster.available(self._service.quorum)
+            return len(present) >= self._service.quorum
 
         def ending() -> bool:
             return any(member.finished for member in roster.members.values())
@@ -135,11 +147,23 @@ class Service:
             return len(left) < service.quorum
 
         self._in_loop(self._dismiss_spent)
-        if self._wait(lambda: enough() or ending()) and len(present) < service.quorum:
-            # Near the end, absent members may never return.
-            self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
+        with roster.waits.waiting(f"{service.quorum} members are needed", self._missing):
+            if self._wait(lambda: enough() or ending()) and len(present) < service.quorum:
+                # Near the end, absent members may never return.
+                self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
         self._cohort.enlist(present)
         return len(present) >= service.quorum
+
+    @property
+    def _service(self) -> ServiceSettings:
+        """The present settings; the operator may change them."""
+        return self._roster.settings
+
+    def _missing(self) -> list[str]:
+        """Return the members that are not available, listed ones that never came among them."""
+        members, available = self._roster.members, self._roster.available()
+        gone = [name for name in members if not members[name].over and name not in available]
+        return gone + [name for name in self._service.members if name not in members]
 
     def _took_part(self, member: MemberRecord) -> bool:
         """Return False for a member that left before it learned anything: nobody waits for it."""
@@ -151,7 +175,7 @@ class Service:
                 self._roster.dismiss(name, "its budget is spent")
 
     def _evaluate(self) -> None:
-        every, round_ = self._settings.service.evaluate_every_rounds, self._position.round
+        every, round_ = self._service.evaluate_every_rounds, self._position.round
         if every == 0 or round_ % every or not self._cohort.names:
             return
         episodes, seed = self._settings.evaluation.episodes, self._settings.seed
@@ -168,7 +192,9 @@ class Service:
     def _federate(self) -> None:
         position, settings = self._position, self._settings
         members, quorum = self._roster.members, settings.service.quorum
-        self._cohort.enlist([name for name in self._cohort.names if not members[name].over])
+        if position.progress is None:  # later members cannot leave: they pay for the whole round
+            paying = [n for n in self._cohort.names if not members[n].over]
+            self._cohort.enlist([n for n in paying if not members[n].late_with])
         going_on = position.progress  # set if the server was stopped in the middle of the round
         carries_over = going_on is not None or settings.federation.carry_over
         if carries_over and position.environments is not None:
@@ -241,7 +267,7 @@ class Service:
             return [m.name for m in left if self._took_part(m)]
 
         # Wait for absent members, so that they hear of the end.
-        if not self._wait(lambda: not silent(), self._settings.service.return_seconds):
+        if not self._wait(lambda: not silent(), self._service.return_seconds):
             text = (
                 f"these members are not known to have all improvements: {', '.join(silent())}; "
                 "start this server again to send them the rest"
@@ -270,22 +296,25 @@ class Service:
     def status(self, federation: str) -> FederationStatus:
         """Return the status for the status page. No lock is needed: each part is consistent."""
         roster, figures = self._roster, self._figures
-        members = sorted(roster.members.values(), key=lambda member: member.number)
+        waiting = wait_status(roster)
         return FederationStatus(
             federation=federation,
             environment=self._settings.environment.id,
-            mode=self._settings.service.mode,
+            mode=self._service.mode,
             stage=self._position.stage.in_words,
             round=self._position.round,
             improvements=roster.improvements,
-            quorum=self._settings.service.quorum,
+            quorum=self._service.quorum,
             env_steps_per_member=self._settings.budget.env_steps_per_agent,
             server_env_steps=roster.server_env_steps,
             uptime_seconds=self._clock() - self._began,
-            members=[m.status(connected=m.name in roster.sessions) for m in members],
+            members=members_status(roster, waiting),
             exchanges=roster.latencies.status(),
             spread=figures.spread if figures else None,
             td_error=figures.td_error if figures else None,
             loss=figures.loss if figures else None,
-            events=list(roster.events),
+            events=list(roster.log.events),
+            waiting=waiting,
+            refused_connections=dict(roster.log.refused_connections),
+            software=SOFTWARE,
         )

@@ -88,7 +88,7 @@ def run(
 
     async def federate() -> None:
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((join_handler(join),))
+        server.add_generic_rpc_handlers((join_handler(join, 10**6),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         member = Member("ann", f"127.0.0.1:{port}", home, lambda task: used, credentials=None,

@@ -15,7 +15,7 @@ def improvement(number: int, target: float = 0.0) -> Improvement:
 
 
 def sent(window: CatchUpWindow, applied: int) -> tuple[list[int], int]:
-    order = window.order(OrderId(), applied)
+    order, _ = window.order(OrderId(), applied, 10**9)
     return [each.number for each in order.improvements], order.skip_through
 
 
@@ -30,14 +30,27 @@ def test_an_order_brings_missing_improvements_and_names_skipped_ones() -> None:
     assert sent(CatchUpWindow([], last=7, most=3), 5) == ([], 7)  # none is kept
 
 
-def test_kept_improvements_fit_into_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_improvements_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     size = improvement(1).ByteSize()
     monkeypatch.setattr(catch_up, "MOST_BYTES", 2 * size)
     window = CatchUpWindow([improvement(n) for n in range(1, 6)], last=5, most=100)
     assert sent(window, 0) == ([4, 5], 3)
-    assert window.order(OrderId(), 0).ByteSize() <= 2 * size + 32
     monkeypatch.setattr(catch_up, "MOST_BYTES", size - 1)
     assert window.add(improvement(6)) == 6  # the newest is always kept
+
+
+def test_an_order_brings_no_more_than_fits() -> None:
+    window = CatchUpWindow([improvement(n) for n in range(1, 101)], last=100, most=100)
+    size = improvement(50).ByteSize()
+    applied, pieces = 0, []
+    while applied < 100:
+        order, applied = window.order(OrderId(epoch=1, number=1), applied, 10 * size)
+        assert order.ByteSize() <= 10 * size + 32
+        pieces.append([each.number for each in order.improvements])
+    assert [number for piece in pieces for number in piece] == list(range(1, 101))
+    assert 10 <= len(pieces) <= 13
+    order, reached = window.order(OrderId(), 98, 1)
+    assert ([each.number for each in order.improvements], reached) == ([99], 99)  # at least one
 
 
 def test_fingerprints_differ_between_histories() -> None:

@@ -92,10 +92,22 @@ def test_every_step_is_charged_once(path: Path) -> None:
         rig.roster.learn(["ann"], 30)
         (order,) = orders(session)
         assert (order.learn.phase, order.learn.env_steps) == (1, 30)
-        for phase, done, charged in ((1, 10, 10), (1, 10, 10), (1, 5, 10), (2, 30, 10), (0, 30, 10),
-                                     (1, 2**64 - 1, 30), (1, 30, 30)):  # fmt: skip
+        for phase, done, charged in (
+            (1, 10, 10),
+            (1, 10, 10),
+            (1, 5, 10),
+            (0, 30, 10),
+            (1, 30, 30),
+        ):
             rig.roster.report(session, Report(phase=phase, phase_env_steps=done))
             assert records["ann"].own_env_steps == charged
+        for phase, done, why in (
+            (1, 2**64 - 1, "a report of 18446744073709551615 env steps in phase 1; ordered: 30"),
+            (2, 30, "a report of phase 2; ordered: 1"),
+        ):
+            with pytest.raises(WireError, match=why):
+                rig.roster.report(session, Report(phase=phase, phase_env_steps=done))
+            assert records["ann"].own_env_steps == 30
         rig.roster.learn(["ann"], 1_000)  # no more than is left
         (order,) = orders(session)
         assert (order.learn.phase, order.learn.env_steps) == (2, BUDGET - 30)
@@ -231,7 +243,8 @@ def test_a_late_answer_is_dropped_and_a_member_has_one_question_at_a_time(path: 
         values = await second
         assert values["slow"][0, 0] == 3
         rig.roster.report(slow, Report(id=again.id, values=pack(GOOD)))  # no question is open
-        assert rig.roster.members["slow"].late_answers == 2
+        assert rig.roster.members["slow"].late_answers == 1
+        assert rig.roster.members["slow"].unanswered_questions == 1
         assert rig.roster.members["quick"].late_answers == 0
 
     run(path, test)

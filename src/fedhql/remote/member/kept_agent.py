@@ -6,7 +6,8 @@ improvement is applied once, even if the process is killed.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable, Values
+from fedhql.errors import MemberStopped
 from fedhql.federation.cohort import checked_answer
 from fedhql.remote.wire import WireError, fingerprint, unpack
 from fedhql.remote.wire_pb2 import Improvement, Learn, Order, Report, Task, Tensor, Welcome
@@ -168,7 +170,19 @@ class KeptAgent:
         return int(shape[0])
 
     def _write_ledger(self) -> None:
-        write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
+        with self._saving():
+            write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Raise MemberStopped if the disk refuses, for then nothing would be done exactly once."""
+        try:
+            yield
+        except OSError as error:
+            raise MemberStopped(
+                f"{self._home} cannot be written ({error.strerror or error}); mend that, then run "
+                "the same command"
+            ) from error
 
     def checkpoint_if_due(self) -> None:
         if self._can_be_saved and self._checkpoints.due():
@@ -179,7 +193,7 @@ class KeptAgent:
             # A new number each time: a directory cannot be replaced atomically.
             latest = self._checkpoints.latest()
             number = 0 if latest is None else int(latest.name.removeprefix("round-")) + 1
-            with self._checkpoints.write(number) as directory:
+            with self._saving(), self._checkpoints.write(number) as directory:
                 self._agent.save(directory)
                 (directory / IMPROVEMENTS).write_text(json.dumps(asdict(self.improvements)))
 
@@ -187,7 +201,7 @@ class KeptAgent:
         """Save a checkpoint, and export what the owner keeps of a trained agent."""
         self.checkpoint()
         if isinstance(self._agent, Exportable):
-            with whole_directory(self._home / "last") as directory:
+            with self._saving(), whole_directory(self._home / "last") as directory:
                 self._agent.export(directory)
 
     def close(self) -> None:

@@ -15,23 +15,28 @@ from typing import Any, NoReturn
 import grpc
 
 from fedhql.contract import BlackBoxAgent
-from fedhql.errors import FedHQLError, MemberRefused, SpacesDiffer
+from fedhql.errors import FedHQLError, MemberRefused, MemberStopped, SpacesDiffer
 from fedhql.remote.identity.credentials import Credentials, channel_credentials
 from fedhql.remote.identity.handshake import explained
 from fedhql.remote.member.kept_agent import KeptAgent
 from fedhql.remote.member.masking import Masking
 from fedhql.remote.wire import (
+    MINOR,
     MOST_BYTES_TO_A_MEMBER,
+    NOTICES,
     PROTOCOL,
+    SOFTWARE,
     WireError,
     channel_options,
     join_method,
     pack,
 )
-from fedhql.remote.wire_pb2 import FromMember, Goodbye, Hello, Order, Report, Task, Welcome
+from fedhql.remote.wire_pb2 import Cause, FromMember, Goodbye, Hello, Order, Report, Task, Welcome
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
+LONGEST_RETRY_AFTER_SECONDS = 3_600.0  # whatever the server says
+GIVE_UP_SECONDS = 24 * 3_600.0
 KEEPALIVE_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0
 
@@ -55,12 +60,19 @@ class Member:
         clock: Callable[[], float],
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         secure_aggregation: bool = False,
+        give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
-        """With `secure_aggregation` all answers are masked, and servers without it are refused."""
+        """Create a member. It gives up when no server has welcomed it for `give_up_seconds`.
+
+        With `secure_aggregation` all answers are masked, and servers without it are refused.
+        """
         self._name, self._address, self._home = name, address, home
         self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
+        self._clock, self._give_up_seconds = clock, give_up_seconds
         self._agent = KeptAgent(name, home, build, clock)
         self._welcomed = False
+        self._has_reported = False  # in this connection
+        self._reports_per_second = 0.0  # the most that the server reads; 0: it did not say
         self._secure_aggregation = secure_aggregation
         self._masking: Masking | None = None  # of this connection
         self._stopping = False
@@ -79,7 +91,9 @@ class Member:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS), self._writing:
                     if self._stream is not None:
-                        goodbye = Goodbye(reason=Goodbye.STOPPED, detail="its owner stops it")
+                        goodbye = Goodbye(
+                            reason=Goodbye.STOPPED, detail="its owner stops it", cause=Cause.OWNER
+                        )
                         await _send_goodbye(self._stream, goodbye)
                     work.cancel()
             raise
@@ -92,7 +106,7 @@ class Member:
 
     async def _work(self) -> None:
         """Connect again after each disconnection, with growing pauses, until the work is over."""
-        wait = FIRST_WAIT_SECONDS
+        wait, heard_at = FIRST_WAIT_SECONDS, self._clock()
         while True:
             try:
                 await self._session()
@@ -104,8 +118,16 @@ class Member:
                     await asyncio.Future()  # wait to be cancelled
                 why = await asyncio.to_thread(explained, error, self._address, self._credentials)
                 if self._welcomed:
+                    heard_at = self._clock()
+                if self._has_reported:  # not earlier: the first order itself may break connections
                     wait = FIRST_WAIT_SECONDS
-                pause = wait * self._rng.uniform(0.5, 1.0)
+                if self._clock() - heard_at > self._give_up_seconds:
+                    raise MemberStopped(
+                        f"no server at {self._address} for {self._give_up_seconds:,.0f} s (the "
+                        f"last attempt: {why}); run the same command to try again"
+                    ) from error
+                after = error.retry_after_seconds if isinstance(error, _Disconnected) else 0.0
+                pause = max(wait, after) * self._rng.uniform(0.5, 1.0)
                 log.warning(
                     "%s: no connection to %s (%s); retrying in %.1f s",
                     self._name, self._address, why, pause,
@@ -115,7 +137,7 @@ class Member:
 
     async def _session(self) -> None:
         """Run one connection, from Hello to its end."""
-        self._welcomed = False
+        self._welcomed = self._has_reported = False
         async with self._channel() as channel:
             stream = self._stream = join_method(channel)()
             hello = Hello(
@@ -124,6 +146,10 @@ class Member:
                 federation=self._agent.goes_on_in,
                 applied_improvements=self._agent.improvements.applied,
                 last_improvement=self._agent.improvements.last,
+                minor=MINOR,
+                most_message_bytes=MOST_BYTES_TO_A_MEMBER,
+                software=SOFTWARE,
+                capabilities=[NOTICES],
             )
             if self._secure_aggregation:
                 self._masking = Masking(self._name, self._credentials)
@@ -133,9 +159,20 @@ class Member:
                 await self._converse(stream)
             except asyncio.InvalidStateError as error:  # the stream ended before we wrote
                 raise _Disconnected("the connection broke") from error
+            except MemberStopped:
+                await _send_goodbye(
+                    stream,
+                    Goodbye(
+                        reason=Goodbye.STOPPED,
+                        detail="it cannot save its state",
+                        cause=Cause.OWNER,
+                    ),
+                )
+                raise
             except WireError as error:
                 await _send_goodbye(
-                    stream, Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500])
+                    stream,
+                    Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500], cause=error.cause),
                 )
                 raise MemberRefused(f"{self._address} sent an invalid message: {error}") from error
             finally:
@@ -164,6 +201,11 @@ class Member:
                     learn = await self._carry_out(stream, message.order, learn)
                 case "welcome":
                     await self._welcomed_by(message.welcome, stream)
+                case "notice":
+                    log.warning(
+                        "%s: the server refused an answer: %s (%d more and it quarantines us)",
+                        self._name, message.notice.detail, message.notice.left,
+                    )  # fmt: skip
                 case "goodbye":
                     if message.goodbye.reason == Goodbye.FINISHED:
                         self._agent.save_last()
@@ -202,6 +244,7 @@ class Member:
             await _send_goodbye(stream, Goodbye(reason=Goodbye.REFUSED, detail=detail))
             raise MemberRefused(str(error)) from error
         self._welcomed = True
+        self._reports_per_second = welcome.limits.messages_per_second
         log.info("%s: joined at improvement %d", self._name, self._agent.improvements.applied)
 
     def _raise_for(self, goodbye: Goodbye) -> NoReturn:
@@ -213,7 +256,7 @@ class Member:
                 raise MemberRefused(f"{self._address} refuses {self._name}: {goodbye.detail}")
             case Goodbye.REPLACED:
                 raise MemberRefused(f"another process has connected as {self._name}")
-        raise _Disconnected(goodbye.detail)
+        raise _Disconnected(goodbye.detail, goodbye.retry_after_seconds)
 
     async def _carry_out(self, stream: Any, order: Order, learn: Order | None) -> Order | None:
         """Carry out an order. Return the learning order to work on next, or None."""
@@ -226,8 +269,8 @@ class Member:
             case "query":
                 await self._report(stream, self._answer(order))
                 return learn
-        await self._report(stream, Report(id=order.id))
-        return None
+        await self._report(stream, Report(id=order.id))  # it only brought improvements
+        return learn
 
     def _answer(self, order: Order) -> Report:
         values = self._agent.q_values(order.query.states)
@@ -237,7 +280,10 @@ class Member:
 
     async def _learn_a_chunk(self, stream: Any, order: Order) -> Order | None:
         """Learn one chunk and report it. Return the order, or None if the phase is done."""
+        begun = self._clock()
         report = self._agent.learn(order.learn)
+        if self._reports_per_second > 0:  # the server reads no faster
+            await asyncio.sleep(begun + 1 / self._reports_per_second - self._clock())
         report.id.CopyFrom(order.id)
         await self._report(stream, report)
         return order if report.phase_env_steps < order.learn.env_steps else None
@@ -247,11 +293,16 @@ class Member:
         report.skipped_improvements = self._agent.improvements.skipped
         async with self._writing:
             await stream.write(FromMember(report=report))
+        self._has_reported = True
         self._agent.checkpoint_if_due()
 
 
 class _Disconnected(Exception):
     """The connection ended, and a new one may succeed."""
+
+    def __init__(self, why: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_after_seconds = min(retry_after_seconds, LONGEST_RETRY_AFTER_SECONDS)
 
 
 async def _send_goodbye(stream: Any, goodbye: Goodbye) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.remote.wire import WireError, unpack
-from fedhql.remote.wire_pb2 import MaskingKey, Tensor
+from fedhql.remote.wire_pb2 import Cause, MaskingKey, Tensor
 
 
 class TooFew(Exception):
@@ -32,12 +32,12 @@ class Exchange:
         rows = len(self.states[name])
         if self.cohort:  # the answer is masked, so its values cannot be checked
             words = 2 * rows * action_count + 1
-            self.answers[name] = unpack(tensor, dtype="uint64", shape=(words,))
+            self.answers[name] = _array(tensor, "uint64", (words,))
             return
-        values = unpack(tensor, dtype="float32", shape=(rows, action_count))
+        values = _array(tensor, "float32", (rows, action_count))
         largest = float(np.abs(values).max(initial=0))
         if not largest <= bound:  # also true for NaN
-            raise WireError(f"a value of {largest:g}, allowed: {bound:g}")
+            raise WireError(f"a value of {largest:g}, allowed: {bound:g}", Cause.ANSWER_VALUE)
         self.answers[name] = values
 
     def is_settled(self, still_asked: bool) -> bool:
@@ -47,3 +47,10 @@ class Exchange:
         members that are absent or busy with an older question only if the quorum needs them.
         """
         return not still_asked and (len(self.answers) >= self.quorum or not self.waiting)
+
+
+def _array(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    try:
+        return unpack(tensor, dtype=dtype, shape=shape)
+    except WireError as error:
+        raise WireError(str(error), Cause.ANSWER_FORM) from error

@@ -8,13 +8,15 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from fedhql.errors import JournalError
 from fedhql.federation import Account
-from fedhql.remote.server.status import Event, MemberStatus
+from fedhql.remote.server.status import Event
+from fedhql.remote.wire import WireError
 from fedhql.remote.wire_pb2 import Improvement
 
 SCHEMA = """
@@ -43,41 +45,27 @@ class MemberRecord:
     phase_size: int = 0  # the env steps in that phase
     phase_env_steps: int = 0  # the env steps of it that the member has reported
     applied_improvements: int = 0
-    skipped_improvements: int = 0
+    skipped_improvements: int = 0  # over all its states; never falls
+    reported_skips: int = 0  # of its present state
     refused_answers: int = 0
     refused_in_a_row: int = 0
     late_answers: int = 0
+    unanswered_questions: int = 0
+    missed_phases: int = 0  # deadlines of self-learning, or of catching up, that it missed
+    missed_in_a_row: int = 0  # deadlines, since its last usable answer or progress in a phase
+    late_with: list[str] = field(default_factory=list)  # of `Work`; nobody waits for the member
     connections: int = 0
+    replaced_connections: int = 0
     best_mean_return: float | None = None
     quarantined: str = ""  # the reason
     finished: bool = False
     parted: bool = False  # it has confirmed that it saved everything
+    last_heard: str = ""  # when its last connection ended; UTC, ISO 8601
 
     @property
     def over(self) -> bool:
         """True if the member takes no further part in the federation."""
         return self.finished or bool(self.quarantined)
-
-    def state(self, *, connected: bool | None = None) -> str:
-        """Return the state in one word. `connected` is None where only the server knows it."""
-        if self.quarantined:
-            return "quarantined"
-        if self.finished:
-            return "finished"
-        return {True: "connected", False: "away", None: "unknown"}[connected]
-
-    def status(self, *, connected: bool) -> MemberStatus:
-        return MemberStatus(
-            name=self.name,
-            state=self.state(connected=connected),
-            own_env_steps=self.own_env_steps,
-            consumed_env_steps=self.account.consumed,
-            applied_improvements=self.applied_improvements,
-            skipped_improvements=self.skipped_improvements,
-            refused_answers=self.refused_answers,
-            late_answers=self.late_answers,
-            reconnects=max(self.connections - 1, 0),
-        )
 
     @property
     def account(self) -> Account:
@@ -98,13 +86,20 @@ class MemberRecord:
     def has_learned(self, phase: int, phase_env_steps: int) -> bool:
         """Charge the newly reported env steps; return whether there were any.
 
-        A report may come twice or late. Each env step is charged once.
+        A report may come twice or late. Each env step is charged once. Raise WireError for a phase
+        that was not ordered and for more env steps than were ordered.
         """
-        done = min(phase_env_steps, self.phase_size)
-        if phase != self.phase or done <= self.phase_env_steps:
+        if phase > self.phase:
+            raise WireError(f"a report of phase {phase}; ordered: {self.phase}")
+        if phase == self.phase and phase_env_steps > self.phase_size:
+            raise WireError(
+                f"a report of {phase_env_steps} env steps in phase {phase}; ordered: "
+                f"{self.phase_size}"
+            )
+        if phase < self.phase or phase_env_steps <= self.phase_env_steps:
             return False
-        self.own_env_steps += done - self.phase_env_steps
-        self.phase_env_steps = done
+        self.own_env_steps += phase_env_steps - self.phase_env_steps
+        self.phase_env_steps = phase_env_steps
         return True
 
 
@@ -117,6 +112,7 @@ class Journal:
             self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
             return
         self._database = sqlite3.connect(path, isolation_level=None)
+        self.is_usable = True
         # FULL: data is on disk before it is sent to a member, so a power failure cannot lose it.
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=FULL")
@@ -164,7 +160,7 @@ class Journal:
         below `kept_from` are deleted.
         """
         execute = self._database.execute
-        with _transaction(self._database):
+        with self._transaction():
             for name, value in (facts or {}).items():
                 execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
             for member in members:
@@ -189,15 +185,25 @@ class Journal:
                 execute("DELETE FROM events WHERE id <= ?", ((last or 0) - EVENTS_KEPT,))
 
     def close(self) -> None:
+        self.is_usable = False
         self._database.close()
 
-
-@contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the block executes, or nothing. Raise JournalError if the disk refuses."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self.is_usable = False  # what follows may rely on what is missing
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise JournalError(
+                f"the journal cannot be written: {error}; the last finished step is safe: make "
+                "room or repair the disk, then run the same command"
+            ) from error
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise

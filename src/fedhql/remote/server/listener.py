@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from fedhql.errors import CredentialsError, SettingsError
+from fedhql.errors import CredentialsError, FedHQLError, SettingsError
 from fedhql.remote.identity.credentials import Credentials, server_credentials
 from fedhql.remote.server.admission import (
     Refused,
@@ -21,21 +21,34 @@ from fedhql.remote.server.admission import (
     certified,
     expiry,
     is_about_to_expire,
+    peer_of_hello,
     require_name,
     require_welcome,
     revoked_serials,
+    status_of,
 )
-from fedhql.remote.server.rate_limit import MemberLimits, new_limits
+from fedhql.remote.server.rate_limit import CONNECTIONS_PER_SECOND, MemberLimits, new_limits
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.session import Session
 from fedhql.remote.server.status import printable
-from fedhql.remote.wire import WireError, channel_options, join_handler
-from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Task, Welcome
+from fedhql.remote.wire import MINOR, SOFTWARE, WireError, channel_options, join_handler
+from fedhql.remote.wire_pb2 import (
+    Cause,
+    FromMember,
+    FromServer,
+    Goodbye,
+    Hello,
+    Limits,
+    Task,
+    Welcome,
+)
 
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # how long a peer that is disconnected may take to read its Goodbye
 LOOK_SECONDS = 2.0  # interval between checks for revoked certificates and stuck connections
 STREAMS = 4  # the most in one connection; a member needs one
+# What gRPC raises when a message cannot be written, because the peer has gone or rejects it.
+BROKEN = (grpc.aio.InternalError, grpc.aio.UsageError)
 
 
 @dataclass
@@ -70,6 +83,12 @@ def _why_not_bound(address: str) -> str | None:
     return None
 
 
+def _set_status(context: Any, goodbye: Goodbye) -> None:
+    """End the stream with the gRPC status that fits a Goodbye."""
+    context.set_code(status_of(goodbye))
+    context.set_details(goodbye.detail)
+
+
 class Listener:
     """Listens, admits members, and passes messages between their streams and the roster."""
 
@@ -90,13 +109,17 @@ class Listener:
         self._limits: dict[str, MemberLimits] = {}
         self._watch: asyncio.Task[None] | None = None
         settings = roster.settings
+        # gRPC ends a stream without a word when a message is too large. So it lets through twice as
+        # much as is allowed, and the handler refuses such a message by name.
         options = channel_options(
-            most_bytes=settings.most_message_bytes, keepalive_seconds=settings.keepalive_seconds
+            most_bytes=2 * settings.most_message_bytes,
+            keepalive_seconds=settings.keepalive_seconds,
         )
         # Two servers on one port would each get some of the members, so we forbid a shared port.
         options += [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
         self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((join_handler(self._join),))
+        handler = join_handler(self._join, settings.most_message_bytes)
+        self._server.add_generic_rpc_handlers((handler,))
 
     async def open(self, address: str) -> int:
         """Listen at the address and return the port.
@@ -128,46 +151,59 @@ class Listener:
 
     async def _join(self, requests: Any, context: Any) -> None:
         """Serve one connection. Nothing that the peer sends or does affects other members."""
-        peer, name = context.peer(), ""
+        address, name = context.peer(), ""
         try:
-            name, serial = certified(context, self._credentials, self._revoked)
+            name, certificate = certified(context, self._credentials, self._revoked)
             name, hello = await self._receive_hello(name, requests)
             self._require_connection_rate(name)
             require_welcome(name, hello, self._roster, self._federation)
             masking_key = accepted_masking_key(name, hello, self._roster, self._credentials)
+            session = self._roster.admit(
+                name,
+                hello.applied_improvements,
+                is_new=not hello.federation,
+                welcome=self._welcome,
+                peer=peer_of_hello(hello, address, certificate, masking_key),
+            )
         except Refused as error:
-            if not error.logged:
-                who = f"{name} at {peer}" if name else peer
-                self._roster.tell(f"{who} is refused: {error}", level="warning", keep=False)
-            goodbye = Goodbye(reason=error.reason, detail=str(error))
+            who = f"{name} at {address}" if name else address
+            cause = error.goodbye.cause
+            self._roster.log.refused(who, str(error), cause, logged=error.logged)
             # The peer may have gone, or may not read. Then the Goodbye is lost, which is harmless.
-            with suppress(TimeoutError, grpc.aio.InternalError):
+            with suppress(TimeoutError, *BROKEN):
                 async with asyncio.timeout(GOODBYE_SECONDS):
-                    await context.write(FromServer(goodbye=goodbye).SerializeToString())
+                    await context.write(FromServer(goodbye=error.goodbye).SerializeToString())
+            _set_status(context, error.goodbye)
+            return
+        except FedHQLError as error:  # the journal cannot be written
+            self._roster.fail(error)
             return
         except asyncio.CancelledError:  # gRPC cancels this call when the peer disconnects
-            text = f"{peer} disconnected before its Hello: {self._broken}"
-            self._roster.tell(text, level="warning", keep=False)
+            why = "the connection broke before its Hello"
+            self._roster.log.refused(address, why, Cause.NO_HELLO, logged=False)
             raise
-        session = self._roster.admit(
-            name,
-            hello.applied_improvements,
-            is_new=not hello.federation,
-            welcome=self._welcome,
-            masking_key=masking_key,
-        )
+        await self._serve(session, certificate.serial, requests, context)
+
+    async def _serve(self, session: Session, serial: int, requests: Any, context: Any) -> None:
+        """Write what is in the outbox, and read reports, until either side ends the connection."""
         reading = asyncio.ensure_future(self._read(session, requests))
-        why = self._broken
+        most = 2 * self._roster.settings.most_message_bytes
+        why = f"the connection broke, or a message from it was larger than {most:,} bytes"
         try:
             async with asyncio.timeout(None) as write_timeout:
-                self._connections[session] = _Connection(serial, expiry(masking_key), write_timeout)
+                expires = expiry(session.masking_key)
+                self._connections[session] = _Connection(serial, expires, write_timeout)
                 while (message := await session.outbox.get()) is not None:
                     await context.write(message)
             if not reading.done():
                 why = "the server disconnected it"
         except TimeoutError:
             why = "it does not read the messages sent to it"
-            self._roster.tell(f"{name} is disconnected: {why}", level="warning")
+            self._roster.tell(f"{session.name} is disconnected: {why}", level="warning")
+        except BROKEN:
+            why = f"the connection broke while a message of {len(message or b''):,} bytes went out"
+            if len(message or b"") > session.peer.receive_bytes:
+                why += f"; it accepts {session.peer.receive_bytes:,}"
         finally:
             reading.cancel()
             del self._connections[session]
@@ -175,12 +211,8 @@ class Listener:
         if write_timeout.expired():
             # The peer sees this status only if it reads on. We do not wait for that.
             await context.abort(grpc.StatusCode.ABORTED, why)
-
-    @property
-    def _broken(self) -> str:
-        """The possible reasons why a stream ended without a Goodbye; gRPC does not say which."""
-        most = self._roster.settings.most_message_bytes
-        return f"the connection broke, or a message was larger than {most:,} bytes"
+        if session.farewell is not None:
+            _set_status(context, session.farewell)
 
     async def _receive_hello(self, name: str, requests: Any) -> tuple[str, Hello]:
         """Wait for the Hello; return the member's name and the Hello.
@@ -192,32 +224,35 @@ class Listener:
             first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
         except TimeoutError as error:
             why = f"no Hello arrived within {HELLO_SECONDS:g} seconds"
-            raise Refused(why, Goodbye.STOPPED) from error
+            raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
         except StopAsyncIteration as error:
-            raise Refused(f"no Hello arrived: {self._broken}", Goodbye.STOPPED) from error
+            why = "the peer ended the stream without a Hello"
+            raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
         except WireError as error:
-            raise Refused(str(error)) from error
+            raise Refused(str(error), error.cause) from error
         if first.WhichOneof("message") != "hello":
-            raise Refused("the first message must be a Hello")
+            raise Refused("the first message must be a Hello", Cause.INVALID_MESSAGE)
         hello = first.hello
         if not name:
             name = hello.name
             require_name(name)
         elif hello.name and hello.name != name:
             raise Refused(
-                f"the certificate is for {name}, but the Hello gives the name {hello.name[:64]!r}"
+                f"the certificate is for {name}, but the Hello gives the name {hello.name[:64]!r}",
+                Cause.NAME,
             )
         return name, hello
 
     def _require_connection_rate(self, name: str) -> None:
         """Raise Refused if the member connects too often."""
         limits = self._limits_of(name)
-        if limits.connections.take():
+        if limits.connections.take() == 0:
             limits.exceeded = False
             return
         logged, limits.exceeded = limits.exceeded, True
         why = f"{name} connects too often; try again later"
-        raise Refused(why, Goodbye.STOPPED, logged=logged)
+        seconds = 1 / CONNECTIONS_PER_SECOND
+        raise Refused(why, Cause.CONNECTION_RATE, retry_after_seconds=seconds, logged=logged)
 
     def _limits_of(self, name: str) -> MemberLimits:
         if name not in self._limits:
@@ -228,12 +263,19 @@ class Listener:
     async def _watch_connections(self) -> None:
         last_error = ""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            settings = self._roster.settings
+            deadlines = settings.exchange_deadline_seconds, settings.learning_deadline_seconds
+            await asyncio.sleep(min(LOOK_SECONDS, *(each / 4 for each in deadlines)))
             self._limit_ended_sessions()
+            try:
+                self._roster.check_deadlines()
+            except FedHQLError as error:  # the journal cannot be written
+                self._roster.fail(error)
+                continue
             expiring = [s for s, c in self._connections.items() if is_about_to_expire(c.expires)]
             for session in expiring:
                 why = f"the certificate of {session.name} expires too soon; renew it"
-                self._roster.expel(session, why)
+                self._roster.expel(session, why, Cause.CERTIFICATE)
             try:
                 revoked = revoked_serials(self._credentials, self._revoked)
             except CredentialsError as error:
@@ -242,7 +284,8 @@ class Listener:
                     self._roster.tell(last_error, level="warning")
                 continue
             for session in [s for s, c in self._connections.items() if c.serial in revoked]:
-                self._roster.expel(session, f"the certificate of {session.name} is revoked")
+                why = f"the certificate of {session.name} is revoked"
+                self._roster.expel(session, why, Cause.CERTIFICATE)
 
     def _limit_ended_sessions(self) -> None:
         """Give each connection whose session is over GOODBYE_SECONDS to read its last messages."""
@@ -253,21 +296,33 @@ class Listener:
                 connection.write_timeout.reschedule(until)
 
     def _welcome(self, improvements: int) -> Welcome:
+        settings = self._roster.settings
         return Welcome(
             federation=self._federation,
             task=self._task,
             improvements=improvements,
-            most_states=self._roster.settings.most_states,
+            most_states=settings.most_states,
             secure_value_bound=self._roster.secure_value_bound or 0.0,
+            minor=MINOR,
+            software=SOFTWARE,
+            limits=Limits(
+                message_bytes=settings.most_message_bytes,
+                messages_per_second=settings.most_messages_per_second,
+                answer_seconds=settings.exchange_deadline_seconds,
+                learning_seconds=settings.learning_deadline_seconds,
+                missed_deadlines=settings.disconnect_after,
+                refused_answers=settings.quarantine_after,
+            ),
         )
 
     async def _read(self, session: Session, requests: Any) -> None:
         limit = self._limits_of(session.name).messages
-        most = self._roster.settings.most_messages_per_second
         try:
             async for message in requests:
-                if not limit.take():
-                    raise WireError(f"too many messages; allowed: {most:g} per second")
+                session.heard_at = datetime.now(UTC)
+                # gRPC's flow control slows a member down whose messages are not read.
+                while (seconds := limit.take()) > 0:
+                    await asyncio.sleep(seconds)
                 match message.WhichOneof("message"):
                     case "report":
                         self._roster.report(session, message.report)
@@ -282,6 +337,8 @@ class Listener:
                         raise WireError(f"expected a report, got {other or 'an empty message'}")
         except WireError as error:
             self._roster.tell(f"{session.name} is disconnected: {error}", level="warning")
-            self._roster.expel(session, str(error))
+            self._roster.expel(session, str(error), error.cause)
+        except FedHQLError as error:  # the journal cannot be written
+            self._roster.fail(error)
         finally:
             session.outbox.put_nowait(None)

@@ -1,7 +1,8 @@
 """Orders: the work that the server sends to members.
 
-Each order has an identity. Improvements that a member lacks go out with its next order, so
-catching up needs no messages of its own.
+Each order has an identity. Improvements that a member lacks go out with its next order. If they do
+not fit into one message, orders without work bring them piece by piece; each waits for the report
+of the one before.
 """
 
 from collections.abc import Iterable
@@ -18,17 +19,38 @@ from fedhql.remote.wire_pb2 import FromServer, Learn, Order, OrderId
 class Orders:
     """The orders of one server process. Its epoch makes every order identity unique."""
 
-    def __init__(self, epoch: int, catch_up_window: CatchUpWindow) -> None:
+    def __init__(self, epoch: int, catch_up_window: CatchUpWindow, question_bytes: int) -> None:
+        """`question_bytes` is room for the largest question beside improvements."""
         self.epoch, self._catch_up_window = epoch, catch_up_window
+        self._question_bytes = question_bytes
         self._last_number = 0
 
     def next_number(self) -> int:
         self._last_number += 1
         return self._last_number
 
-    def send_improvements(self, session: Session) -> None:
-        """Send an order without work that brings the missing improvements."""
-        session.send(FromServer(order=self._next_order(session)))
+    def catch_up(self, session: Session) -> bool:
+        """Return whether what the member lacks fits into its next order; else send a piece of it.
+
+        Nothing else may be sent before the member has reported the piece.
+        """
+        if session.piece:
+            return False
+        if self._catch_up_window.last <= session.applied + 1:  # one always fits
+            return True
+        order, reached = self._with_improvements(session, 0)
+        if reached == self._catch_up_window.last:
+            return True
+        order.id.number = session.piece = self.next_number()
+        session.applied = reached
+        session.send(FromServer(order=order))
+        return False
+
+    def send_improvements(self, session: Session) -> int:
+        """Send an order without work that brings the missing improvements; return its number."""
+        order = self._next_order(session)
+        session.send(FromServer(order=order))
+        return order.id.number
 
     def send_learning(self, session: Session, member: MemberRecord, chunk_env_steps: int) -> None:
         """Send the self-learning phase that the member's record holds."""
@@ -51,15 +73,17 @@ class Orders:
             session.met.update(each.public_key for each in exchange.cohort)
 
     def _question(self, session: Session, exchange: Exchange) -> FromServer:
-        id_ = OrderId(epoch=self.epoch, number=exchange.number)
-        order = self._catch_up_window.order(id_, session.applied)
+        order, _ = self._with_improvements(session, exchange.number)
         order.query.states.CopyFrom(pack(exchange.states[session.name]))
         order.query.cohort.extend(key.name for key in exchange.cohort)
         order.query.keys.extend(session.unmet(exchange.cohort))
         return FromServer(order=order)
 
     def _next_order(self, session: Session) -> Order:
-        id_ = OrderId(epoch=self.epoch, number=self.next_number())
-        order = self._catch_up_window.order(id_, session.applied)
-        session.applied = self._catch_up_window.last
+        order, session.applied = self._with_improvements(session, self.next_number())
         return order
+
+    def _with_improvements(self, session: Session, number: int) -> tuple[Order, int]:
+        id_ = OrderId(epoch=self.epoch, number=number)
+        room = session.peer.receive_bytes - self._question_bytes
+        return self._catch_up_window.order(id_, session.applied, room)

@@ -26,24 +26,31 @@ async def ask(roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int) -
             f"only {len(exchange.answers)} usable answers, but {quorum} are needed; asking again",
             level="warning",
         )
-        if any(name not in states for name in roster.present()):
+        if any(name not in states for name in roster.available()):
             raise TooFew
 
 
 async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -> None:
-    """Wait until `quorum` of the named members are connected.
+    """Wait until `quorum` of the named members are available.
 
     Raise TooFew if that takes longer than the exchange deadline and enough other members are
-    connected.
+    available.
     """
 
+    def missing() -> list[str]:
+        return sorted(set(names) - set(roster.available(quorum)))
+
     def enough() -> bool:
-        return sum(name in names for name in roster.present()) >= quorum
+        return len(names) - len(missing()) >= quorum
 
     if enough():
         return
-    roster.tell(f"waiting for members: {quorum} are needed", level="warning")
-    if not await roster.wait_until(enough, roster.settings.exchange_deadline_seconds):
-        await roster.wait_until(lambda: enough() or len(roster.present()) >= quorum)
-        if not enough():
-            raise TooFew
+    roster.tell(
+        f"waiting for members: {quorum} are needed, and {', '.join(missing())} are away or late",
+        level="warning",
+    )
+    with roster.waits.waiting(f"{quorum} members are needed", missing):
+        if not await roster.wait_until(enough, roster.settings.exchange_deadline_seconds):
+            await roster.wait_until(lambda: enough() or len(roster.available(quorum)) >= quorum)
+            if not enough():
+                raise TooFew

@@ -13,15 +13,15 @@ class RateLimit:
         self._per_second, self._at_once, self._clock = per_second, at_once, clock
         self._left, self._at = at_once, clock()
 
-    def take(self) -> bool:
-        """Take one token; return False if there is none."""
+    def take(self) -> float:
+        """Take one token and return 0; if there is none, return the seconds until there is one."""
         now = self._clock()
         self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
         self._at = now
         if self._left < 1:
-            return False
+            return (1 - self._left) / self._per_second
         self._left -= 1
-        return True
+        return 0.0
 
 
 @dataclass

@@ -10,6 +10,7 @@ import numpy as np
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Answers, PooledAnswers
+from fedhql.remote.server.deadlines import Work
 from fedhql.remote.server.quorum_query import ask
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.secure_query import ask_for_sum
@@ -133,17 +134,20 @@ class RemoteCohort:
     async def _finish_learning(self) -> None:
         roster, members = self._roster, self._roster.members
 
+        def awaited() -> list[str]:
+            here = [name for name in roster.present() if name in self.names]
+            return [
+                n for n in here if members[n].learning and Work.LEARNING not in members[n].late_with
+            ]
+
         def learned() -> bool:
             done = [name for name in self.names if not members[name].learning]
-            here = [name for name in roster.present() if name in self.names]
-            return all(name in done for name in here) and len(done) >= min(
-                roster.settings.quorum, len(self.names)
-            )
+            return not awaited() and len(done) >= min(roster.settings.quorum, len(self.names))
 
-        if not await roster.wait_until(learned, roster.settings.learning_deadline_seconds):
-            late = [name for name in self.names if members[name].learning]
-            text = f"the round goes on without members that are still learning: {', '.join(late)}"
-            roster.tell(text, level="warning")
+        with roster.waits.waiting("self-learning", awaited):
+            await roster.wait_until(learned, roster.settings.learning_deadline_seconds)
+        for name in awaited():
+            roster.miss(roster.sessions[name], Work.LEARNING)
 
     async def _finish_step(self, server_env_steps: int, facts: dict[str, Any]) -> None:
         roster, improvement = self._roster, self._improvement

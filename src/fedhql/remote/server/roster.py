@@ -4,9 +4,7 @@ The roster belongs to one event loop. A member always has a `MemberRecord`, and 
 is connected.
 """
 
-import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -15,20 +13,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedhql.remote.server.catch_up import CatchUpWindow
-from fedhql.remote.server.condition import Condition
+from fedhql.remote.server.deadlines import Work
 from fedhql.remote.server.exchange import Exchange
 from fedhql.remote.server.journal import Journal, MemberRecord
+from fedhql.remote.server.membership import Membership
 from fedhql.remote.server.orders import Orders
 from fedhql.remote.server.service_settings import ServiceSettings
-from fedhql.remote.server.session import Session
-from fedhql.remote.server.status import Event, LatencyRecord
+from fedhql.remote.server.session import UNKNOWN, Peer, Session
+from fedhql.remote.server.status import LatencyRecord
 from fedhql.remote.wire import WireError, key_of
-from fedhql.remote.wire_pb2 import FromServer, Goodbye, MaskingKey, Report, Welcome
-
-log = logging.getLogger(__name__)
+from fedhql.remote.wire_pb2 import Cause, FromServer, Goodbye, MaskingKey, Notice, Report, Welcome
 
 
-class Roster:
+class Roster(Membership):
     """All members. `hold` and `learn` give them work while they connect and disconnect."""
 
     def __init__(
@@ -38,33 +35,33 @@ class Roster:
         *,
         action_count: int,
         env_steps_per_member: int,
+        question_bytes: int = 0,
+        least_receive_bytes: int = 0,
         secure_value_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load the members from the journal and start a new epoch.
 
-        With a `secure_value_bound`, members mask their answers, and the server sees only sums.
+        `question_bytes` is the size of the largest question, and `least_receive_bytes` that of the
+        largest message with one improvement. With a `secure_value_bound`, members mask their
+        answers, and the server sees only sums.
         """
-        self.settings, self.journal = settings, journal
+        super().__init__(settings, journal, clock)
         self.secure_value_bound = secure_value_bound
-        self.members = journal.members()
-        self.sessions: dict[str, Session] = {}
+        self.least_receive_bytes = least_receive_bytes
         self.latencies = LatencyRecord()
-        self.events: deque[Event] = deque(journal.events(50), maxlen=50)
         self.env_steps_per_member = env_steps_per_member
         epoch: int = (journal.fact("epoch") or 0) + 1
-        journal.write(facts={"epoch": epoch})
-        self._action_count, self._clock = action_count, clock
+        journal.write(facts={"epoch": epoch, "stopped": None})
+        self._action_count = action_count
         self.catch_up_window = CatchUpWindow(
             journal.improvements(),
             journal.fact("improvements") or 0,
             settings.catch_up_improvements,
         )
-        self._orders = Orders(epoch, self.catch_up_window)
+        self._orders = Orders(epoch, self.catch_up_window, question_bytes)
         self.server_env_steps: int = journal.fact("server_env_steps") or 0
         self._exchange: Exchange | None = None
-        self._condition = Condition(clock)
-        self.wait_until = self._condition.wait_until
         # Env steps that the current round may still cost each of its members.
         self.reserved: dict[str, Fraction] = {}
         # Called with a member that has connected or finished a phase, and has no work.
@@ -84,7 +81,7 @@ class Roster:
         *,
         is_new: bool,
         welcome: Callable[[int], Welcome],
-        masking_key: MaskingKey | None = None,
+        peer: Peer = UNKNOWN,
     ) -> Session:
         """Start a session for a member that passed admission, and send its open work again.
 
@@ -104,22 +101,45 @@ class Roster:
                 level="warning",
             )
         if (before := self.sessions.pop(name, None)) is not None:
-            before.end(Goodbye.REPLACED, "the same member has connected again")
+            member.replaced_connections += 1
+            before.end(Goodbye.REPLACED, "the same member has connected again", Cause.SAME_NAME)
+            self.tell(
+                f"{name} connected from {peer.address} while it was connected from "
+                f"{before.peer.address}; the older connection ends",
+                level="warning",
+            )
         member.connections += 1
         member.applied_improvements = applied
-        session = self.sessions[name] = Session(name, applied, masking_key)
+        session = self.sessions[name] = Session(name, applied, peer, heard_at=datetime.now(UTC))
         session.send(FromServer(welcome=welcome(applied)))
+        member.late_with = [work for work in member.late_with if work != Work.ANSWER]
         self.journal.write(members=[member])
-        self.tell(f"{name} connected")
+        self.tell(f"{name} connected from {peer.address}" if peer.address else f"{name} connected")
+        self._send_open_work(session)
+        self._condition.notify()
+        return session
+
+    def _send_open_work(self, session: Session) -> None:
+        """Send a member its improvements, piece by piece, and then what it has to do."""
+        member = self.members[session.name]
+        if not self._has_caught_up(session):
+            return
+        self._came(session, Work.CATCHING_UP)
         if member.finished:
-            self._send_last_order(session, "the member has finished")
-        elif member.learning:
-            self._order_learning(name)
+            self._send_last_order(session, "the member has finished", Cause.BUDGET_SPENT)
+            return
+        if member.learning:
+            self._order_learning(session.name)
         else:
             self.on_idle(member)
         self._send_open_question(session)
-        self._condition.notify()
-        return session
+
+    def _has_caught_up(self, session: Session) -> bool:
+        """Return whether the member can get work; otherwise a piece is on its way to it."""
+        if self._orders.catch_up(session):
+            return True
+        self._expect(session, Work.CATCHING_UP)
+        return False
 
     def _free_number(self, name: str) -> int:
         """Return the index in service.members, or the next free number if that one is taken."""
@@ -127,36 +147,25 @@ class Roster:
         number = listed.index(name) if listed else len(taken)
         return max(taken) + 1 if number in taken else number
 
-    def leave(self, session: Session, why: str) -> None:
-        """Remove a session that has ended."""
-        if self.sessions.get(session.name) is session:  # a newer session may have replaced it
-            del self.sessions[session.name]
-            self.tell(f"{session.name} is away: {why}")
-            self._condition.notify()
+    def change(self, settings: ServiceSettings) -> None:
+        super().change(settings)
+        self.catch_up_window.most = settings.catch_up_improvements
 
-    def expel(self, session: Session, why: str, reason: Goodbye.Reason = Goodbye.REFUSED) -> None:
-        """Disconnect a member at once and ignore its later messages, even if it never reads."""
-        session.end(reason, why)
-        self.leave(session, why)
-
-    def present(self) -> list[str]:
-        """Return the names of the members that can get work now, in order of number."""
-        here = [member for name, member in self.members.items() if self._is_here(name)]
-        return [member.name for member in sorted(here, key=lambda member: member.number)]
-
-    def dismiss(self, name: str, detail: str) -> None:
+    def dismiss(self, name: str, detail: str, cause: Cause = Cause.BUDGET_SPENT) -> None:
         """Mark a member as finished and send it its last improvements and a Goodbye."""
         member = self.members[name]
         member.finished = True
         self.journal.write(members=[member])
-        if (session := self.sessions.get(name)) is not None:
-            self._send_last_order(session, detail)
+        session = self.sessions.get(name)
+        if session is not None and self._has_caught_up(session):
+            self._send_last_order(session, detail, cause)
         self.tell(f"{name} has finished: {detail}")
 
-    def _send_last_order(self, session: Session, detail: str) -> None:
+    def _send_last_order(self, session: Session, detail: str, cause: Cause) -> None:
         """Send the last improvements and a Goodbye. The member then ends the connection."""
         self._orders.send_improvements(session)
-        session.send(FromServer(goodbye=Goodbye(reason=Goodbye.FINISHED, detail=detail)))
+        goodbye = Goodbye(reason=Goodbye.FINISHED, detail=detail, cause=cause)
+        session.send(FromServer(goodbye=goodbye))
 
     def parted(self, session: Session) -> None:
         """Record that a finished member has saved everything it was sent."""
@@ -165,30 +174,6 @@ class Roster:
             member.parted = True
             self.journal.write(members=[member])
             self._condition.notify()
-
-    def release(self, name: str) -> None:
-        """Release a member from quarantine, on request of the operator."""
-        member = self.members[name]
-        member.quarantined, member.refused_in_a_row = "", 0
-        self.journal.write(members=[member])
-        self.tell(f"{name} is released from quarantine")
-
-    def stop(self) -> None:
-        """Disconnect all members, so that they retry later, and raise Stopped in every waiter."""
-        for session in self.sessions.values():
-            session.end(Goodbye.STOPPED, "the server is stopping; it may be started again")
-        self._condition.stop()
-
-    def tell(self, text: str, *, level: str = "info", keep: bool = True) -> None:
-        """Log an event and show it on the status page.
-
-        `keep=False` leaves it out of the journal: strangers must not be able to fill the disk.
-        """
-        event = Event(datetime.now(UTC).isoformat(timespec="seconds"), level, text)
-        self.events.appendleft(event)
-        if keep:
-            self.journal.write(event=event)
-        log.log(logging.WARNING if level == "warning" else logging.INFO, "%s", text)
 
     # Orders
 
@@ -201,14 +186,26 @@ class Roster:
         """Send the questions of one exchange, wait for the answers, and return the exchange."""
         exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort)
         self._exchange, begun = exchange, self._clock()
-        here = (self.sessions[name] for name in states if self._is_here(name))
-        self._orders.send_question([s for s in here if not s.asked], exchange)
+        here = [self.sessions[name] for name in self.present() if name in states]
+        ready = [session for session in here if self._is_ready(session.name)]
+        self._ask([session for session in ready if not session.asked], exchange)
         try:
-            await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
+            with self.waits.waiting("answers", lambda: sorted(exchange.waiting)):
+                await self.wait_until(self._is_settled, self.settings.exchange_deadline_seconds)
         finally:
             self._exchange = None
         self.latencies.add(self._clock() - begun)
+        for name in sorted(exchange.waiting):
+            session = self.sessions.get(name)
+            if session is not None and self._is_awaited(session, exchange):
+                self.miss(session, Work.ANSWER)
         return exchange
+
+    def _ask(self, sessions: Sequence[Session], exchange: Exchange) -> None:
+        ready = [session for session in sessions if self._has_caught_up(session)]
+        self._orders.send_question(ready, exchange)
+        for session in ready:
+            self._expect(session, Work.ANSWER)
 
     def _is_settled(self) -> bool:
         """Return whether the open exchange can end."""
@@ -216,7 +213,11 @@ class Roster:
         if exchange is None:
             return False
         here = (self.sessions[name] for name in exchange.waiting if self._is_here(name))
-        return exchange.is_settled(any(session.asked == exchange.number for session in here))
+        return exchange.is_settled(any(self._is_awaited(session, exchange) for session in here))
+
+    def _is_awaited(self, session: Session, exchange: Exchange) -> bool:
+        late = Work.ANSWER in self.members[session.name].late_with
+        return session.asked == exchange.number and not late
 
     def learn(
         self,
@@ -256,20 +257,19 @@ class Roster:
         member = self.members[name]
         whole = self.settings.mode == "rounds"
         chunk = member.phase_size if whole else self.settings.chunk_env_steps
-        # An absent member gets this order from `admit` when it reconnects.
-        if (session := self.sessions.get(name)) is not None:
+        # An absent member gets this order when it reconnects, and a busy one when it has caught up.
+        session = self.sessions.get(name)
+        if session is not None and self._has_caught_up(session):
             self._orders.send_learning(session, member, chunk)
+            self._expect(session, Work.LEARNING)
 
     def _send_open_question(self, session: Session) -> None:
         """Send the open question to a member that connected or has answered an older one."""
         exchange = self._exchange
         if exchange is None or exchange.cohort:  # a masked cohort is fixed when its exchange starts
             return
-        if session.name in exchange.waiting and not session.asked:
-            self._orders.send_question([session], exchange)
-
-    def _is_here(self, name: str) -> bool:
-        return name in self.sessions and not self.members[name].over
+        if session.name in exchange.waiting and not session.asked and self._is_ready(session.name):
+            self._ask([session], exchange)
 
     # Reports
 
@@ -284,24 +284,43 @@ class Roster:
                 f"{report.skipped_improvements} of them skipped; {self.improvements} exist"
             )
         member.applied_improvements = report.applied_improvements
-        member.skipped_improvements = report.skipped_improvements
-        if report.phase:
-            # Progress in an unfinished phase is not written: the member reports it again.
-            if member.has_learned(report.phase, report.phase_env_steps) and not member.learning:
-                self.journal.write(members=[member])
-                self.on_idle(member)
+        member.skipped_improvements += max(0, report.skipped_improvements - member.reported_skips)
+        member.reported_skips = report.skipped_improvements
+        number = report.id.number if report.id.epoch == self._orders.epoch else 0
+        if number and number == session.piece:
+            session.piece = 0
+            self._send_open_work(session)
+            self._condition.notify()
+        elif report.phase:
+            self._process_learning(session, member, report)
             self._condition.notify()
         elif not member.finished:  # the last order of a finished member asks for no values
             self._process_answer(session, member, report)
             if self._is_settled():
                 self._condition.notify()
 
+    def _process_learning(self, session: Session, member: MemberRecord, report: Report) -> None:
+        if not member.has_learned(report.phase, report.phase_env_steps):
+            return
+        self._came(session, Work.LEARNING)
+        self._is_reliable(session)
+        if member.learning:
+            self._expect(session, Work.LEARNING)
+            return  # progress in an unfinished phase is not written: the member reports it again
+        self.journal.write(members=[member])
+        self.on_idle(member)
+
     def _process_answer(self, session: Session, member: MemberRecord, report: Report) -> None:
         exchange = self._exchange
-        if key_of(report.id) == (self._orders.epoch, session.asked):
+        was_asked = key_of(report.id) == (self._orders.epoch, session.asked)
+        if was_asked:
             session.asked = 0
+            self._came(session, Work.ANSWER)
         if exchange is None or key_of(report.id) != (self._orders.epoch, exchange.number):
-            member.late_answers += 1
+            if was_asked:
+                member.late_answers += 1
+                self._not_before.pop(member.name, None)  # it works, though slowly
+                self.journal.write(members=[member])
             self._send_open_question(session)
             return
         if member.name not in exchange.waiting:
@@ -310,22 +329,28 @@ class Roster:
         try:
             exchange.take(member.name, report.values, action_count=self._action_count, bound=bound)
         except WireError as error:
-            member.refused_answers += 1
-            member.refused_in_a_row += 1
-            self.journal.write(members=[member])
-            self.tell(f"{member.name}: answer refused: {error}", level="warning")
-            if member.refused_in_a_row >= self.settings.quarantine_after:
-                self._quarantine(session, str(error))
+            self._refuse_answer(session, member, report, error)
             return
         member.refused_in_a_row = 0
+        self._is_reliable(session)
 
-    def _quarantine(self, session: Session, why: str) -> None:
-        member = self.members[session.name]
-        member.quarantined = why
+    def _refuse_answer(
+        self, session: Session, member: MemberRecord, report: Report, error: WireError
+    ) -> None:
+        member.refused_answers += 1
+        member.refused_in_a_row += 1
+        left = self.settings.quarantine_after - member.refused_in_a_row
+        if left <= 0:
+            member.quarantined = str(error)
         self.journal.write(members=[member])
-        self.tell(
-            f"{member.name} is quarantined after {member.refused_in_a_row} refused answers in a "
-            f"row; the last error: {why}",
-            level="warning",
-        )
-        self.expel(session, f"quarantined: {why}")
+        self.tell(f"{member.name}: answer refused: {error}", level="warning")
+        if session.peer.gets_notices:
+            notice = Notice(id=report.id, cause=error.cause, detail=str(error), left=max(left, 0))
+            session.send(FromServer(notice=notice))
+        if left <= 0:
+            self.tell(
+                f"{member.name} is quarantined after {member.refused_in_a_row} refused answers in "
+                f"a row; the last error: {error}",
+                level="warning",
+            )
+            self.expel(session, f"quarantined: {error}", Cause.QUARANTINED)

@@ -8,7 +8,7 @@ from fedhql.federation import Moments
 from fedhql.remote.server.exchange import Exchange
 from fedhql.remote.server.quorum_query import wait_for_quorum
 from fedhql.remote.server.roster import Roster
-from fedhql.remote.wire_pb2 import Goodbye
+from fedhql.remote.wire_pb2 import Cause, Goodbye
 from fedhql.secure.fixed_point import FixedPoint
 from fedhql.secure.masks import NotTheSum, unmasked_sum
 
@@ -26,7 +26,7 @@ async def ask_for_sum(
     missed, wrong_sums = set[str](), 0
     while True:
         await wait_for_quorum(roster, names, quorum)
-        here = [name for name in roster.present() if name in names]
+        here = [name for name in roster.available(quorum) if name in names]
         reliable = [name for name in here if name not in missed | late]
         # With too few reliable members, ask all. Members with unusable answers get quarantined.
         cohort = reliable if len(reliable) >= quorum else here
@@ -70,7 +70,8 @@ def _disconnect_late_members(roster: Roster, exchange: Exchange) -> set[str]:
         session = roster.sessions.get(name)
         if session is not None and session.asked == exchange.number:
             roster.members[name].late_answers += 1
-            roster.expel(session, "its answer is late; connect again", Goodbye.STOPPED)
+            why = "its answer is late; connect again"
+            roster.expel(session, why, Cause.LATE_ANSWER, Goodbye.STOPPED)
             late.add(name)
     return late
 

@@ -20,10 +20,13 @@ class ServiceSettings(BaseModel):
     quorum: PositiveInt = 2
     """The usable answers that an exchange needs. With fewer, the server waits and asks again."""
     exchange_deadline_seconds: PositiveFloat = 30.0
-    """A member that has not answered by then is left out of the exchange."""
+    """A member that has not answered by then is late: nobody waits for it until it reports."""
     learning_deadline_seconds: PositiveFloat = 3_600.0
-    """In mode rounds, the server waits this long for a self-learning phase. In both modes, it waits
-    this long for a quorum once some members have finished."""
+    """A member that has not reported progress in a self-learning phase by then is late: nobody
+    waits for it until it reports. The server also waits this long for a quorum once some members
+    have finished."""
+    disconnect_after: PositiveInt = 3
+    """A member is disconnected after this many missed deadlines in a row. It may come back."""
     return_seconds: PositiveFloat = 60.0
     """A restarted server waits this long for its earlier members. At the end, the server waits this
     long for absent members. A member retries at least every half minute."""
@@ -45,6 +48,9 @@ class ServiceSettings(BaseModel):
     most_message_bytes: PositiveInt = 16 * 1024 * 1024
     """The largest message that the server accepts from a member."""
     most_messages_per_second: PositiveFloat = 1_000.0
-    """The average rate allowed to one member. A burst may be twice as many messages."""
+    """The server reads the messages of one member no faster than this, on average. A burst may be
+    twice as many."""
+    log_every_rounds: NonNegativeInt = 1
+    """The server logs one line every so many rounds; 0: never."""
     keepalive_seconds: PositiveFloat = 20.0
     """The server pings a connection that is silent this long, and waits as long for the reply."""

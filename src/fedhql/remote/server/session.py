@@ -3,8 +3,27 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from fedhql.remote.wire_pb2 import FromServer, Goodbye, MaskingKey
+from fedhql.remote.server.deadlines import Work
+from fedhql.remote.wire import DEFAULT_RECEIVE_BYTES
+from fedhql.remote.wire_pb2 import Cause, FromServer, Goodbye, MaskingKey
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What is known about the other end of a connection."""
+
+    address: str = ""
+    software: str = ""  # as the member gives it
+    protocol: str = "1.0"
+    receive_bytes: int = DEFAULT_RECEIVE_BYTES  # the largest message that it accepts
+    gets_notices: bool = False
+    certificate_expires: datetime | None = None
+    masking_key: MaskingKey | None = None  # secure aggregation only
+
+
+UNKNOWN = Peer()
 
 
 @dataclass(eq=False)
@@ -13,16 +32,35 @@ class Session:
 
     name: str
     applied: int  # the last improvement that the member reported or was sent
-    masking_key: MaskingKey | None = None  # secure aggregation only
+    peer: Peer = UNKNOWN
     asked: int = 0  # the number of its unanswered question, or 0; it gets no second one
+    piece: int = 0  # the number of an unanswered order that only brings improvements, or 0
+    due: dict[Work, float] = field(default_factory=dict)  # when open work is late
+    missed: int = 0  # deadlines missed in this connection since its last useful report
+    heard_at: datetime | None = None  # its last message
     met: set[bytes] = field(default_factory=set)  # public keys of members that it was sent
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    farewell: Goodbye | None = None  # with which the server ended the connection
+
+    @property
+    def masking_key(self) -> MaskingKey | None:
+        return self.peer.masking_key
 
     def send(self, message: FromServer) -> None:
         self.outbox.put_nowait(message.SerializeToString())
 
-    def end(self, reason: Goodbye.Reason, detail: str) -> None:
-        self.send(FromServer(goodbye=Goodbye(reason=reason, detail=detail)))
+    def end(
+        self,
+        reason: Goodbye.Reason,
+        detail: str,
+        cause: Cause,
+        *,
+        retry_after_seconds: float = 0.0,
+    ) -> None:
+        self.farewell = Goodbye(
+            reason=reason, detail=detail, cause=cause, retry_after_seconds=retry_after_seconds
+        )
+        self.send(FromServer(goodbye=self.farewell))
         self.outbox.put_nowait(None)
 
     def unmet(self, cohort: Iterable[MaskingKey]) -> list[MaskingKey]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,14 +25,34 @@ class MemberStatus:
     """The status of one member."""
 
     name: str
-    state: str  # connected, away, quarantined, finished
-    own_env_steps: int
-    consumed_env_steps: float  # its own plus its share of the server's
-    applied_improvements: int
-    skipped_improvements: int
-    refused_answers: int
-    late_answers: int
-    reconnects: int
+    state: str  # connected, late, away, never came, quarantined, finished; unknown: no server runs
+    own_env_steps: int = 0
+    consumed_env_steps: float = 0.0  # its own plus its share of the server's
+    applied_improvements: int = 0
+    skipped_improvements: int = 0
+    refused_answers: int = 0
+    late_answers: int = 0
+    reconnects: int = 0
+    unanswered_questions: int = 0
+    missed_phases: int = 0
+    replaced_connections: int = 0
+    late_with: str = ""  # what nobody waits for any more
+    waited_for_since: str = ""  # times are UTC, ISO 8601; empty: not at all, or not known
+    last_heard: str = ""
+    address: str = ""
+    software: str = ""
+    protocol: str = ""
+    certificate_expires: str = ""
+    quarantined: str = ""  # the reason
+
+
+@dataclass(frozen=True)
+class WaitStatus:
+    """What the server waits for."""
+
+    what: str
+    names: Sequence[str]
+    since: str  # UTC, ISO 8601
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,9 @@ class FederationStatus:
     td_error: float | None
     loss: float | None
     events: Sequence[Event]  # newest first
+    waiting: WaitStatus | None = None
+    refused_connections: Mapping[str, int] = field(default_factory=dict)  # by cause
+    software: str = ""
 
 
 @dataclass
