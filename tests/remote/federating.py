@@ -21,7 +21,7 @@ from fedhql.remote.server.journal import Journal, MemberRecord
 from fedhql.remote.server.listener import Listener
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.wire_pb2 import Task
-from fedhql.service.home import open_home, task_of
+from fedhql.service.home import message_sizes, open_home, task_of
 from fedhql.service.rounds import Service
 from fedhql.settings.served import read_served_settings
 from tests.remote.recording import Recorder, fingerprints, improvements_of, learned_of, told
@@ -121,11 +121,14 @@ async def serving(
     opened, federation = open_home(home, settings)
     opened.close()
     task = task_of(settings)
+    sizes = message_sizes(settings, task)
     roster = Roster(
         settings.service,
         journal(home / "journal.sqlite"),
         action_count=task.actions,
         env_steps_per_member=settings.budget.env_steps_per_agent,
+        question_bytes=sizes.question_bytes,
+        least_receive_bytes=sizes.least_receive_bytes,
         secure_value_bound=settings.secure_value_bound,
     )
     service = Service(settings, home, roster, asyncio.get_running_loop(), actions=task.actions)

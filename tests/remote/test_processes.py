@@ -65,10 +65,17 @@ def test_operator_commands_work_in_a_federation_with_certificates(tmp_path: Path
         assert "says goodbye: its owner stops it" in running.log("server")
         assert running.interrupt("server") == 0
         status = CliRunner().invoke(app, ["status", str(tmp_path / "home")]).stdout
-        assert re.match(r"federation \w+: \w+, round \d+, \d+ improvements\n", status)
+        assert re.match(
+            r"federation \w+: stopped at \S+: by its operator; \w+, round \d+, \d+ improvements\n",
+            status,
+        )
         assert "cyd is quarantined after 3 refused answers" in status
-        running.serve("--release", "cyd")
-        assert "cyd is released from quarantine" in running.log("server")
+        assert fedhql("release", "bob", "--home", running.home).stderr == (
+            "fedhql: error: release bob: allowed: cyd\n"
+        )
+        running.serve()
+        assert fedhql("release", "cyd", "--home", running.home).returncode == 0
+        running.until(lambda: "cyd is released from quarantine" in running.log("server"), "server")
         running.join("ann")
         running.join("cyd")
         running.finish("server", *NAMES)

@@ -241,6 +241,7 @@ app.command()(studies.compare)
 app.command()(studies.archive)
 app.command()(network.serve)
 app.command()(network.join)
+app.command()(network.release)
 app.command()(status.status)
 app.add_typer(certificates.app, name="certs")
 

@@ -7,9 +7,10 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +19,13 @@ import typer
 
 from fedhql.agents.kinds import KINDS
 from fedhql.cli.common import INTERRUPTED, fail
-from fedhql.errors import MemberRefused, MissingExtra, SettingsError
+from fedhql.errors import MemberRefused, MemberStopped, MissingExtra, SettingsError
 from fedhql.remote.server.status import printable
 from fedhql.storage.files import locked
 
 if TYPE_CHECKING:
     from fedhql.remote.identity.credentials import Credentials
+    from fedhql.settings.served import ServedSettings
 
 Insecure = Annotated[
     bool,
@@ -54,10 +56,6 @@ def serve(
             "without a password.",
         ),
     ] = None,
-    release: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Release a member from quarantine. Repeat for several."),
-    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in `run`."),
@@ -66,14 +64,16 @@ def serve(
 ) -> None:
     """Run the server of a federation whose members join over the network.
 
-    After a stop or a crash, the same command continues from the last finished step.
+    After a stop or a crash, the same command continues from the last finished step. SIGHUP makes
+    the server read [service] in its file again.
     """
     require_remote("fedhql serve")
     from fedhql.settings.experiment import read_file
     from fedhql.settings.served import read_served_settings
 
     _address(listen, "--listen")
-    chosen = read_file(file, settings or [], read_served_settings)
+    read_again = partial(read_file, file, settings or [], read_served_settings)
+    chosen = read_again()
     shown = None if insecure else _credentials(certs, name)
     if shown is not None:
         from fedhql.remote.identity.credentials import require_server
@@ -82,22 +82,23 @@ def serve(
     _log_to_stderr(log_json)
     with _locked_home(home):
         _run_until_stopped(
-            _serve(chosen, listen, home, shown, certs / "revoked.crl", http, release or [])
+            _serve(chosen, read_again, listen, home, shown, certs / "revoked.crl", http)
         )
 
 
 async def _serve(
-    settings: Any,
+    settings: "ServedSettings",
+    read_again: "Callable[[], ServedSettings]",
     listen: str,
     home: Path,
     credentials: "Credentials | None",
     revoked: Path,
     http: str | None,
-    released: list[str],
 ) -> None:
     from fedhql.remote.server.listener import Listener
     from fedhql.remote.server.roster import Roster
     from fedhql.service.home import message_sizes, open_home, task_of
+    from fedhql.service.operations import Operations
     from fedhql.service.rounds import Service
     from fedhql.service.status_page import Observation
 
@@ -116,12 +117,10 @@ async def _serve(
             least_receive_bytes=sizes.least_receive_bytes,
             secure_value_bound=settings.secure_value_bound,
         )
-        for member in released:
-            if member not in roster.members:
-                raise SettingsError(
-                    f"--release {member}: allowed: {', '.join(roster.members) or 'nobody'}"
-                )
-            roster.release(member)
+        operations = Operations(home, settings, roster, read_again)
+        loop.add_signal_handler(signal.SIGHUP, operations.reload)
+        watch = asyncio.create_task(operations.watch())
+        stack.callback(watch.cancel)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, roster.stop)
         service = Service(settings, home, roster, loop, actions=task.actions)
@@ -140,6 +139,19 @@ async def _serve(
             federation, port, "mutual TLS" if credentials else "plaintext, this machine only",
         )  # fmt: skip
         await asyncio.to_thread(service.run)
+
+
+def release(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A member in quarantine.")],
+    home: Annotated[Path, typer.Option(metavar="DIR", help="The home of the server.")],
+) -> None:
+    """Release a member from quarantine, while the server runs or before it is started again."""
+    require_remote("fedhql release")
+    from fedhql.service.operations import ask_to_release
+
+    ask_to_release(home, name)
+    typer.echo(f"{name} is released within seconds, or when the server is started; its owner may")
+    typer.echo("then run `fedhql join` again")
 
 
 def join(
@@ -173,6 +185,12 @@ def join(
             "  [default: the federation's]",
         ),
     ] = None,
+    give_up_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="End when no server has let it in for so long.", min=0
+        ),
+    ] = 86_400.0,
     secure_aggregation: Annotated[
         bool,
         typer.Option(
@@ -210,6 +228,7 @@ def join(
             rng=random.Random(),  # spreads the retries of members over time
             clock=time.monotonic,
             secure_aggregation=secure_aggregation,
+            give_up_seconds=give_up_after,
         )
         _run_until_stopped(_until_terminated(member.run()))
 
@@ -224,8 +243,8 @@ async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except MemberRefused as error:  # it may quote the server
-        raise MemberRefused(printable(str(error))) from error
+    except (MemberRefused, MemberStopped) as error:  # it may quote the server
+        raise type(error)(printable(str(error))) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
         fail("stopped; run the same command to continue", INTERRUPTED)
 
@@ -237,6 +256,8 @@ def _locked_home(home: Path) -> Iterator[None]:
             stack.enter_context(locked(home, wait=False))
         except BlockingIOError as error:
             raise SettingsError(f"{home} is in use by another process") from error
+        except OSError as error:
+            raise SettingsError(f"{home} cannot be written: {error.strerror}") from error
         yield
 
 

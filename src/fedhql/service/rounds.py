@@ -45,7 +45,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._roster, self._clock = settings, roster, clock
-        self._began = clock()
+        self._began = self._round_began = clock()
         self._cohort = RemoteCohort(roster, loop, actions)
         self._in_loop = self._cohort.in_loop
         self._records = ServiceRecords(home, settings.seed, roster, self._in_loop)
@@ -225,7 +225,21 @@ class Service:
         if before_step.steps:
             self._figures = before_step.figures()
             self._records.federated(position.round, self._cohort.names, self._figures)
+        self._log_round()
         self._next_round()
+
+    def _log_round(self) -> None:
+        every, round_ = self._service.log_every_rounds, self._position.round
+        now, began = self._clock(), self._round_began
+        self._round_began = now
+        if every == 0 or round_ % every or self._figures is None:
+            return
+        names = ", ".join(self._cohort.names) or "nobody"
+        log.info(
+            "round %d: %.1f s with %s; %d improvements, spread %.4g, TD error %.4g",
+            round_, now - began, names, self._roster.improvements, self._figures.spread,
+            self._figures.td_error,
+        )  # fmt: skip
 
     def _reserve(self, progress: RoundProgress) -> int:
         """Reserve env steps for the rest of the round and return how many.

@@ -12,22 +12,25 @@ from fedhql.remote.identity.credentials import Credentials
 SECONDS = 5.0  # timeout for each step of the trial handshake
 
 
-def explained(error: Exception, address: str, credentials: Credentials | None) -> str:
-    """Return why a connection ended, as far as can be found out. Blocks for some seconds."""
+def explained(error: Exception, address: str, credentials: Credentials | None) -> tuple[str, bool]:
+    """Return why a connection ended, as far as can be found out, and whether it always will.
+
+    Blocks for some seconds.
+    """
     if not isinstance(error, grpc.aio.AioRpcError):
-        return str(error)
+        return str(error), False
     why = error.details() or error.code().name
     if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
-        return why
+        return why, False
     if credentials is None:
-        return f"{why}; if the server uses certificates, join without --insecure"
-    return refusal(address, credentials) or why
+        return f"{why}; if the server uses certificates, join without --insecure", False
+    return refusal(address, credentials) or (why, False)
 
 
-def refusal(address: str, credentials: Credentials) -> str | None:
-    """Try a TLS handshake and return why it fails. Blocks for some seconds.
+def refusal(address: str, credentials: Credentials) -> tuple[str, bool] | None:
+    """Try a TLS handshake; return why it fails, and whether our own certificate is the reason.
 
-    Return None if it succeeds or if nothing listens at the address.
+    Return None if it succeeds or if nothing listens at the address. Blocks for some seconds.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -48,17 +51,19 @@ def refusal(address: str, credentials: Credentials) -> str | None:
     except ssl.SSLEOFError:
         pass
     except ssl.SSLCertVerificationError as error:
-        return (
+        why = (
             f"the certificate of {host} is not accepted: {error.verify_message}; it must be signed "
             "by the authority in ca.crt and name that host (fedhql certs issue NAME --host HOST)"
         )
+        return why, False
     except ssl.SSLError as error:
-        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}", False
     except (OSError, ValueError):
         return None
     own = x509.load_pem_x509_certificate(credentials.certificate)
-    return (
+    why = (
         f"the server rejected our certificate (serial {own.serial_number:040x}, valid until "
         f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC) as expired or as signed by another "
         "authority; the server's log has the reason"
     )
+    return why, True

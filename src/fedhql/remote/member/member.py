@@ -116,7 +116,11 @@ class Member:
             except (grpc.aio.AioRpcError, _Disconnected) as error:
                 if self._stopping:  # we ended the connection ourselves
                     await asyncio.Future()  # wait to be cancelled
-                why = await asyncio.to_thread(explained, error, self._address, self._credentials)
+                why, is_final = await asyncio.to_thread(
+                    explained, error, self._address, self._credentials
+                )
+                if is_final:
+                    raise MemberRefused(f"{self._address}: {why}") from error
                 if self._welcomed:
                     heard_at = self._clock()
                 if self._has_reported:  # not earlier: the first order itself may break connections
@@ -270,7 +274,7 @@ class Member:
                 await self._report(stream, self._answer(order))
                 return learn
         await self._report(stream, Report(id=order.id))  # it only brought improvements
-        return learn
+        return None  # a phase that is not finished is ordered again
 
     def _answer(self, order: Order) -> Report:
         values = self._agent.q_values(order.query.states)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from fedhql.errors import CredentialsError, FedHQLError, SettingsError
 from fedhql.remote.identity.credentials import Credentials, server_credentials
@@ -31,7 +32,14 @@ from fedhql.remote.server.rate_limit import CONNECTIONS_PER_SECOND, MemberLimits
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.session import Session
 from fedhql.remote.server.status import printable
-from fedhql.remote.wire import MINOR, SOFTWARE, WireError, channel_options, join_handler
+from fedhql.remote.wire import (
+    MINOR,
+    SERVICE,
+    SOFTWARE,
+    WireError,
+    channel_options,
+    join_handler,
+)
 from fedhql.remote.wire_pb2 import (
     Cause,
     FromMember,
@@ -46,6 +54,7 @@ from fedhql.remote.wire_pb2 import (
 HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # how long a peer that is disconnected may take to read its Goodbye
 LOOK_SECONDS = 2.0  # interval between checks for revoked certificates and stuck connections
+HEALTH_OF = ("", SERVICE)  # what the health service knows
 STREAMS = 4  # the most in one connection; a member needs one
 # What gRPC raises when a message cannot be written, because the peer has gone or rejects it.
 BROKEN = (grpc.aio.InternalError, grpc.aio.UsageError)
@@ -120,6 +129,8 @@ class Listener:
         self._server = grpc.aio.server(options=options)
         handler = join_handler(self._join, settings.most_message_bytes)
         self._server.add_generic_rpc_handlers((handler,))
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def open(self, address: str) -> int:
         """Listen at the address and return the port.
@@ -141,12 +152,15 @@ class Listener:
             why = _why_not_bound(address) or str(error)
             raise SettingsError(f"--listen {address}: cannot listen there ({why})") from error
         await self._server.start()
+        for service in HEALTH_OF:
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._watch = asyncio.create_task(self._watch_connections())
         return port
 
     async def close(self, grace_seconds: float = 2.0) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
 
     async def _join(self, requests: Any, context: Any) -> None:

@@ -1,0 +1,83 @@
+"""What an operator may change while the server runs: settings of [service], and quarantine."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from fedhql.errors import FedHQLError, SettingsError
+from fedhql.remote.server.journal import Journal
+from fedhql.remote.server.roster import Roster
+from fedhql.service.home import JOURNAL, SETTINGS
+from fedhql.settings.experiment import differing_keys
+from fedhql.settings.served import ServedSettings
+from fedhql.storage.files import write_atomically
+
+RELEASE = "release"  # a folder in the home: a file there names a member to release
+LOOK_SECONDS = 2.0
+NEED_A_RESTART = ("mode", "most_message_bytes", "keepalive_seconds")
+
+
+def ask_to_release(home: Path, name: str) -> None:
+    """Ask the server to release a member. Raise SettingsError if it is not in quarantine."""
+    if not (home / JOURNAL).exists():
+        raise SettingsError(f"{home} is not the home of a federation: it has no {JOURNAL}")
+    with closing(Journal(home / JOURNAL, read_only=True)) as journal:
+        quarantined = [m.name for m in journal.members().values() if m.quarantined]
+    if name not in quarantined:
+        allowed = ", ".join(quarantined) or "nobody, for nobody is in quarantine"
+        raise SettingsError(f"release {name}: allowed: {allowed}")
+    write_atomically(home / RELEASE / name, "")
+
+
+class Operations:
+    """Carries out what the operator asks for. It belongs to the roster's event loop."""
+
+    def __init__(
+        self,
+        home: Path,
+        settings: ServedSettings,
+        roster: Roster,
+        read_again: Callable[[], ServedSettings],
+    ) -> None:
+        self._home, self._settings, self._roster = home, settings, roster
+        self._read_again = read_again
+        self._release()
+
+    async def watch(self) -> None:
+        """Look for members to release, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._release()
+
+    def _release(self) -> None:
+        for request in sorted((self._home / RELEASE).glob("[!.]*")):
+            member = self._roster.members.get(request.name)
+            if member is not None and member.quarantined:
+                self._roster.release(request.name)
+            request.unlink()
+
+    def reload(self) -> None:
+        """Read the settings again and use those of [service]; keep the old ones if that fails."""
+        try:
+            settings = self._read_again()
+            changed = self._require_changeable(settings)
+        except FedHQLError as error:
+            text = f"the settings are not read again, and stay as they were: {error}"
+            self._roster.tell(text, level="warning")
+            return
+        write_atomically(self._home / SETTINGS, settings.as_toml())
+        self._settings = settings
+        self._roster.change(settings.service)
+        self._roster.tell(f"the settings are read again: {'; '.join(changed) or 'no change'}")
+
+    def _require_changeable(self, settings: ServedSettings) -> list[str]:
+        """Return what differs; raise SettingsError if that cannot change while the server runs."""
+        before = self._settings
+        same_service = before.model_copy(update={"service": settings.service})
+        if differing := differing_keys(settings, same_service):
+            raise SettingsError(f"{differing[0]}; only [service] may change")
+        for key in NEED_A_RESTART:
+            if getattr(settings.service, key) != getattr(before.service, key):
+                raise SettingsError(f"service.{key} changes only when the server is started again")
+        return differing_keys(settings, before)
