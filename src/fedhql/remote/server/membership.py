@@ -101,6 +101,8 @@ class Membership:
 
     def stop(self) -> None:
         """Disconnect all members, so that they retry later, and raise Stopped in every waiter."""
+        if self.failure is not None:
+            return
         detail = "the server is stopping; it may be started again"
         self._end_all(Goodbye.STOPPED, detail, Cause.SERVER_STOPPING)
         self._note_stop("by its operator")
