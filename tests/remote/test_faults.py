@@ -534,13 +534,11 @@ def test_secure_aggregation_that_gives_up_says_why_everywhere(
         return tensor
 
     names = ("ann", "bob", "cyd", "dan")
-    text = federation(
-        BUDGET, members=names, start_with=4, quorum=3, evaluate_every_rounds=0
-    ).replace(
-        "[federation]\n", "[federation]\nsecure_aggregation = true\nsecure_value_bound = 10\n"
-    )
+    secure = "[federation]\nsecure_aggregation = true\nsecure_value_bound = 10\n"
+    chosen = {"members": names, "start_with": 4, "quorum": 3, "evaluate_every_rounds": 0}
+    text = federation(BUDGET, **chosen).replace("[federation]\n", secure)
 
-    async def run() -> list[BaseException]:
+    async def run() -> list[BaseException | None]:
         with pytest.raises(NoUsableAnswers, match="at least one of ann, bob, cyd, dan"):  # noqa: PT012
             async with (
                 serving(tmp_path / "home", text) as server,
@@ -554,9 +552,7 @@ def test_secure_aggregation_that_gives_up_says_why_everywhere(
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
         patch.setattr(Masking, "answer", spoil)
         said = asyncio.run(run())
-    why = (
-        "the federation stops: the masked answers of the cohort do not add up, 3 times in one query"
-    )
+    why = "the federation stops: the masked answers of the cohort do not add up, 3 times in one "
     for error in said:
         assert isinstance(error, MemberRefused)
         assert why in str(error)

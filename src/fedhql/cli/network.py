@@ -303,9 +303,18 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Shorten what gRPC logs, with a traceback, when a peer closes before its stream has ended."""
+    if record.name.startswith("grpc") and "ExecuteBatchError" in record.getMessage():
+        record.msg, record.args, record.exc_info = "a peer closed before its stream ended", (), None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return True
+
+
 def _log_to_stderr(as_json: bool) -> None:
     """Log our messages, and the warnings of other packages, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_in_one_line)
     handler.setFormatter(_JsonLines() if as_json else _PlainLines())
     logging.getLogger().addHandler(handler)
     logging.getLogger("fedhql").setLevel(logging.INFO)

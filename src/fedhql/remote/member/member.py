@@ -216,6 +216,8 @@ class Member:
                         await _send_goodbye(
                             stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved")
                         )
+                    else:  # if we closed first, the server could not end its side
+                        await _server_has_closed(stream)
                     self._raise_for(message.goodbye)
 
     def _channel(self) -> grpc.aio.Channel:
@@ -314,9 +316,17 @@ async def _send_goodbye(stream: Any, goodbye: Goodbye) -> None:
 
     If we ended the stream first, the server would lose whatever it has not read.
     """
-    with suppress(
-        grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError
-    ):
+    with suppress(*_ENDED):
         await stream.write(FromMember(goodbye=goodbye))
         await stream.done_writing()
+    await _server_has_closed(stream)
+
+
+async def _server_has_closed(stream: Any) -> None:
+    """Wait a little until the server has ended the stream with its status."""
+    with suppress(*_ENDED):
         await asyncio.wait_for(stream.code(), GOODBYE_SECONDS)
+
+
+# What gRPC raises on a stream that has ended, and what a wait raises.
+_ENDED = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError)
