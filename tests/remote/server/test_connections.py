@@ -260,7 +260,7 @@ def test_an_expelled_member_that_does_not_read_is_aborted(
 
 
 def test_exchanges_go_on_without_a_slow_member_and_it_still_finishes(tmp_path: Path) -> None:
-    text = federation(BUDGET // 2, exchange_deadline_seconds=0.15, return_seconds=20)
+    text = federation(8 * BUDGET, exchange_deadline_seconds=0.15, return_seconds=20)
 
     async def run() -> list[float]:
         async with (
@@ -275,11 +275,12 @@ def test_exchanges_go_on_without_a_slow_member_and_it_still_finishes(tmp_path: P
             return list(server.roster.latencies.recent)
 
     exchange_seconds = asyncio.run(run())
-    assert_finished(tmp_path / "home", tmp_path, NAMES, BUDGET // 2)
+    assert_finished(tmp_path / "home", tmp_path, NAMES, 8 * BUDGET)
     assert accounts(tmp_path / "home")["ann"].late_answers >= 1
-    # The server asks ann again only after her answer. Meanwhile the others go on without her.
+    # The others wait for ann once, and then again after pauses that double each time.
     timed_out = [seconds for seconds in exchange_seconds if seconds >= 0.15]
-    assert 1 <= len(timed_out) < len(exchange_seconds) / 2
+    assert 1 <= len(timed_out) <= 8
+    assert len(exchange_seconds) > 400
 
 
 def test_a_wrong_wall_clock_changes_nothing(

@@ -319,7 +319,6 @@ class Roster(Membership):
         if exchange is None or key_of(report.id) != (self._orders.epoch, exchange.number):
             if was_asked:
                 member.late_answers += 1
-                self._not_before.pop(member.name, None)  # it works, though slowly
                 self.journal.write(members=[member])
             self._send_open_question(session)
             return
