@@ -277,11 +277,17 @@ def assert_exact_budgets(home: Path, budget: int) -> None:
 
 
 def assert_told_once(
-    home: Path, directory: Path, names: Iterable[str], *, killed: Iterable[str] = ()
+    home: Path,
+    directory: Path,
+    names: Iterable[str],
+    *,
+    killed: Iterable[str] = (),
+    stopped: Iterable[str] = (),
 ) -> None:
     """Check that each member got each improvement once and in order, and learned what was charged.
 
-    A member that was `killed` may have lost some of its learning, but has done nothing twice.
+    A member that was `killed` may have lost some of its learning, but has done nothing twice. One
+    that was `stopped` before its end may have learned what it has not reported yet.
     """
     whole = broadcast(home)
     for name in names:
@@ -294,6 +300,8 @@ def assert_told_once(
         assert applied >= account.applied_improvements
         if name in killed:
             assert learned_of(agent) <= account.own_env_steps
+        elif name in stopped:
+            assert learned_of(agent) >= account.own_env_steps
         else:
             assert learned_of(agent) == account.own_env_steps
 

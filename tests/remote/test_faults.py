@@ -245,7 +245,7 @@ def test_a_fault_costs_the_others_one_deadline_and_shows(
     with caplog.at_level(logging.INFO):
         pace, eve = asyncio.run(disturb(tmp_path, fault, seconds=2.5 * DEADLINE))
     assert pace.after >= 0.5 * pace.before, pace
-    assert_told_once(tmp_path / "home", tmp_path, GOOD)
+    assert_told_once(tmp_path / "home", tmp_path, GOOD, stopped=GOOD)
     (member,) = [each for each in pace.status["members"] if each["name"] == "eve"]
     assert member["state"] in fault.states
     assert any(fault.words in event["text"] for event in pace.status["events"])

@@ -27,7 +27,6 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ANSWER_VALUE: _ClassVar[Cause]
     LATE_ANSWER: _ClassVar[Cause]
     MISSED_DEADLINES: _ClassVar[Cause]
-    SLOW_READER: _ClassVar[Cause]
     SAME_NAME: _ClassVar[Cause]
     SERVER_STOPPING: _ClassVar[Cause]
     SERVER_FAILED: _ClassVar[Cause]
@@ -52,7 +51,6 @@ ANSWER_FORM: Cause
 ANSWER_VALUE: Cause
 LATE_ANSWER: Cause
 MISSED_DEADLINES: Cause
-SLOW_READER: Cause
 SAME_NAME: Cause
 SERVER_STOPPING: Cause
 SERVER_FAILED: Cause

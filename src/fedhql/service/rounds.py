@@ -23,6 +23,7 @@ from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.remote.server.status import FederationStatus
 from fedhql.remote.wire import SOFTWARE
+from fedhql.remote.wire_pb2 import Cause
 from fedhql.service.position import Position, Stage
 from fedhql.service.service_records import ServiceRecords
 from fedhql.settings.served import ServedSettings
@@ -132,27 +133,27 @@ class Service:
 
     def _enlist(self) -> bool:
         """Enlist every present member that can pay. Return False if the federation is over."""
-        roster, service = self._roster, self._service
+        roster = self._roster
         present: list[str] = []  # as last seen; members come and go all the time
 
         def enough() -> bool:
             present[:] = roster.available(self._service.quorum)
             return len(present) >= self._service.quorum
 
-        def ending() -> bool:
-            return any(member.finished for member in roster.members.values())
-
         def over() -> bool:
             left = [m for m in roster.members.values() if not m.over and self._took_part(m)]
-            return len(left) < service.quorum
+            return len(left) < self._service.quorum
 
         self._in_loop(self._dismiss_spent)
-        with roster.waits.waiting(f"{service.quorum} members are needed", self._missing):
-            if self._wait(lambda: enough() or ending()) and len(present) < service.quorum:
+        with roster.waits.waiting(f"{self._service.quorum} members are needed", self._missing):
+            if (
+                self._wait(lambda: enough() or roster.is_ending)
+                and len(present) < self._service.quorum
+            ):
                 # Near the end, absent members may never return.
-                self._wait(lambda: enough() or over(), service.learning_deadline_seconds)
+                self._wait(lambda: enough() or over(), self._service.learning_deadline_seconds)
         self._cohort.enlist(present)
-        return len(present) >= service.quorum
+        return len(present) >= self._service.quorum
 
     @property
     def _service(self) -> ServiceSettings:
@@ -191,7 +192,7 @@ class Service:
 
     def _federate(self) -> None:
         position, settings = self._position, self._settings
-        members, quorum = self._roster.members, settings.service.quorum
+        members = self._roster.members
         if position.progress is None:  # later members cannot leave: they pay for the whole round
             paying = [n for n in self._cohort.names if not members[n].over]
             self._cohort.enlist([n for n in paying if not members[n].late_with])
@@ -211,7 +212,7 @@ class Service:
             settings.seed, Stream.SERVER, position.round, count=settings.federation.query_batch
         )
         granted = self._in_loop(self._reserve, before_step)
-        if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
+        if len(self._cohort.names) >= self._service.quorum and (going_on or len(seeds) <= granted):
             budget = Budget(env_steps_per_agent=granted, agents=1)
             try:
                 self._server.federate(
@@ -274,7 +275,7 @@ class Service:
         for name, member in list(roster.members.items()):
             if not member.over:
                 why = "the federation is over: too few members are left"
-                self._in_loop(roster.dismiss, name, why)
+                self._in_loop(roster.dismiss, name, why, Cause.FEDERATION_OVER)
 
         def silent() -> list[str]:
             left = [m for m in roster.members.values() if m.finished and not m.parted]

@@ -131,7 +131,7 @@ class Member:
                         f"last attempt: {why}); run the same command to try again"
                     ) from error
                 after = error.retry_after_seconds if isinstance(error, _Disconnected) else 0.0
-                pause = max(wait, after) * self._rng.uniform(0.5, 1.0)
+                pause = after + wait * self._rng.uniform(0.5, 1.0)
                 log.warning(
                     "%s: no connection to %s (%s); retrying in %.1f s",
                     self._name, self._address, why, pause,

@@ -45,7 +45,7 @@ class Waits:
 
     @property
     def current(self) -> Wait | None:
-        return self._open[-1] if self._open else None
+        return next(iter(self._open[-1:]), None)  # another thread may close it meanwhile
 
     @contextmanager
     def waiting(self, what: str, names: Callable[[], list[str]]) -> Iterator[None]:

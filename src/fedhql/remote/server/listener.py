@@ -191,6 +191,7 @@ class Listener:
             return
         except FedHQLError as error:  # the journal cannot be written
             self._roster.fail(error)
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
             return
         except asyncio.CancelledError:  # gRPC cancels this call when the peer disconnects
             why = "the connection broke before its Hello"
@@ -269,9 +270,10 @@ class Listener:
         raise Refused(why, Cause.CONNECTION_RATE, retry_after_seconds=seconds, logged=logged)
 
     def _limits_of(self, name: str) -> MemberLimits:
+        rate = self._roster.settings.most_messages_per_second
         if name not in self._limits:
-            rate = self._roster.settings.most_messages_per_second
             self._limits[name] = new_limits(rate, self._clock)
+        self._limits[name].messages.per_second = rate  # the operator may have changed it
         return self._limits[name]
 
     async def _watch_connections(self) -> None:

@@ -70,12 +70,18 @@ class Membership:
     def available(self, at_least: int = 0) -> list[str]:
         """Return the names of the present members that are not late with anything.
 
-        Members that were late before are left out for a while, unless `at_least` needs them.
+        Members that were late before are left out for a while, unless `at_least` needs them and the
+        federation is not ending.
         """
         ready = [name for name in self.present() if self._is_ready(name)]
         now = self._clock()
         rested = [name for name in ready if self._not_before.get(name, now) <= now]
-        return rested if len(rested) >= at_least else ready
+        return rested if len(rested) >= at_least or self.is_ending else ready
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether members have finished. Then those that are left may never make a quorum."""
+        return any(member.finished for member in self.members.values())
 
     def _is_ready(self, name: str) -> bool:
         return not self.members[name].late_with and not self.sessions[name].piece

@@ -26,7 +26,7 @@ async def ask(roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int) -
             f"only {len(exchange.answers)} usable answers, but {quorum} are needed; asking again",
             level="warning",
         )
-        if any(name not in states for name in roster.available()):
+        if roster.is_ending or any(name not in states for name in roster.available()):
             raise TooFew
 
 
@@ -34,7 +34,7 @@ async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -
     """Wait until `quorum` of the named members are available.
 
     Raise TooFew if that takes longer than the exchange deadline and enough other members are
-    available.
+    available, or longer than the learning deadline and the federation is ending.
     """
 
     def missing() -> list[str]:
@@ -51,6 +51,9 @@ async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -
     )
     with roster.waits.waiting(f"{quorum} members are needed", missing):
         if not await roster.wait_until(enough, roster.settings.exchange_deadline_seconds):
-            await roster.wait_until(lambda: enough() or len(roster.available(quorum)) >= quorum)
+            await roster.wait_until(
+                lambda: enough() or len(roster.available(quorum)) >= quorum,
+                roster.settings.learning_deadline_seconds if roster.is_ending else None,
+            )
             if not enough():
                 raise TooFew

@@ -10,16 +10,16 @@ class RateLimit:
     """A token bucket that refills at `per_second` and holds at most `at_once` tokens."""
 
     def __init__(self, per_second: float, at_once: float, clock: Callable[[], float]) -> None:
-        self._per_second, self._at_once, self._clock = per_second, at_once, clock
+        self.per_second, self._at_once, self._clock = per_second, at_once, clock
         self._left, self._at = at_once, clock()
 
     def take(self) -> float:
         """Take one token and return 0; if there is none, return the seconds until there is one."""
         now = self._clock()
-        self._left = min(self._at_once, self._left + (now - self._at) * self._per_second)
+        self._left = min(self._at_once, self._left + (now - self._at) * self.per_second)
         self._at = now
         if self._left < 1:
-            return (1 - self._left) / self._per_second
+            return (1 - self._left) / self.per_second
         self._left -= 1
         return 0.0
 
