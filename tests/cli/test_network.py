@@ -1,11 +1,14 @@
 """serve, join and status: refused arguments, printed output and logs."""
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
@@ -20,9 +23,10 @@ from fedhql.remote.server.status import (
     MemberStatus,
     printable,
 )
-from fedhql.service.status_page import Observation
+from fedhql.service.status_page import Observation, status_json
 from tests.cli.running import fedhql
-from tests.remote.federating import federation
+from tests.remote.federating import federation, members_of, serving
+from tests.service.test_status_page import TROUBLED
 
 FORGED = "[/x]\nall is well\x1b[2J"
 
@@ -84,6 +88,89 @@ def test_status_prints_names_and_events_as_plain_text() -> None:
     assert r"[/x]\nall is well\x1b[2J" in done.stdout
     assert r"2026-03-14T09:26:53Z [/x]\nall is well\x1b[2J" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_status_fits_into_80_columns() -> None:
+    with closing(Observation(lambda: TROUBLED, "127.0.0.1", 0)) as page:
+        at = f"127.0.0.1:{page.port}"
+        done = CliRunner().invoke(app, ["status", at], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.exception
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    cells = [line.split() for line in lines]
+    assert ["member", "state", "last", "heard", "own", "steps", "consumed", "applied"] in cells
+    assert ["st-mary", "connected", "3", "s", "ago", "41,200", "45,480", "214"] in cells
+    assert ["lakeside", "late", "2", "min", "ago", "40,950", "0", "0"] in cells
+    assert ["hill", "never", "came", "0", "0", "0"] in cells
+    assert ["connected", "address", "software", "protocol", "certificate", "until"] in cells
+    assert ["lakeside", "ipv4:192.0.2.7:52114", "fedhql", "0.1.0", "1.1", "2026-04-01"] in cells
+    tables = [line for line in lines if line.startswith(" ")]
+    assert all(len(line) <= 80 for line in tables)
+    assert not any("…" in line for line in tables)
+    since = "2026-03-14T09:25:10+00:00"
+    for line in (
+        f"waiting for lakeside since {since} (self-learning)",
+        "members connected: 1 of 4; the quorum is 3",
+        "refused connections: 3 not_listed, 1 certificate",
+        "north-clinic: quarantined: a value above 1e+06; skipped improvements: 1, "
+        "refused answers: 5",
+        "lakeside: late with an answer; late answers: 2, unanswered questions: 3, "
+        "missed phases: 1, replaced connections: 2",
+    ):
+        assert line in lines
+
+
+def test_status_does_not_show_a_short_wait_and_reads_an_older_server() -> None:
+    assert TROUBLED.waiting is not None
+    short = replace(TROUBLED, waiting=replace(TROUBLED.waiting, seconds=1.9))
+    with closing(Observation(lambda: short, "127.0.0.1", 0)) as page:
+        done = CliRunner().invoke(app, ["status", f"127.0.0.1:{page.port}"])
+    assert "waiting for" not in done.stdout
+    older = json.loads(status_json(TROUBLED))
+    for key in ("waiting", "refused_connections", "software", "time", "members_expected"):
+        del older[key]
+    older["members"] = [dict(list(each.items())[:9]) for each in older["members"]]
+    with (
+        patch("fedhql.service.status_page.status_json", lambda _: json.dumps(older)),
+        closing(Observation(lambda: TROUBLED, "127.0.0.1", 0)) as page,
+    ):
+        done = CliRunner().invoke(app, ["status", f"127.0.0.1:{page.port}"])
+    assert done.exit_code == 0, done.exception
+    assert "never came" in done.stdout
+
+
+def test_status_of_a_home_shows_who_never_came_and_why_the_server_stopped(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    text = federation(100_000, start_with=2, quorum=2, members=["ann", "bob", "cyd"])
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann")
+            members.join("bob")
+            await server.reach(lambda: server.roster.improvements > 0)
+            found = server.service.status("f00")
+            assert [member.state for member in found.members].count("connected") == 2
+            assert (found.members_expected, found.members[-1].state) == (3, "never came")
+            assert found.members[0].software.startswith("fedhql ")
+            said = [event.text for event in found.events]
+            assert "begins without cyd: listed, but never connected" in said
+            assert any(
+                each.startswith("ann connected from ipv4:127.0.0.1:")
+                and each.endswith(f"({found.members[0].software}, protocol 1.1)")
+                for each in said
+            )
+
+    asyncio.run(run())
+    done = CliRunner().invoke(app, ["status", str(home)], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.exception
+    assert ": stopped at 2" in done.stdout
+    assert ": by its operator; " in done.stdout
+    cells = [line.split() for line in done.stdout.splitlines()]
+    assert ["cyd", "never", "came", "0", "0", "0"] in cells
+    ann = next(each for each in cells if each[:2] == ["ann", "unknown"])
+    assert ann[3:5] == ["s", "ago"]
 
 
 def test_printable_truncates_and_escapes_text() -> None:

@@ -16,7 +16,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedhql.errors import MissingExtra, SettingsError
-from fedhql.remote.server.status import Event, FederationStatus, LatencyRecord, MemberStatus
+from fedhql.remote.server.status import (
+    Event,
+    FederationStatus,
+    LatencyRecord,
+    MemberStatus,
+    WaitStatus,
+)
+from fedhql.remote.wire_pb2 import Cause
+from fedhql.service.metrics import REFUSAL_CAUSES
 from fedhql.service.status_page import Observation
 from tests.browser import chromium
 
@@ -59,12 +67,54 @@ STATUS = FederationStatus(
         Event("2026-03-14T08:01:07Z", "info", "riverside: back, resumed at round 12"),
         Event("2026-03-14T07:58:40Z", "info", "learning began with 5 members"),
     ),
+    software="fedhql 0.1.0",
+    time="2026-03-14T09:27:00+00:00",
+    members_expected=5,
+    exchange_deadline_seconds=30.0,
+)
+# All that an operator may have to act on: a member that is late and waited for, one that is
+# quarantined, and one that never came.
+LATE = MemberStatus(
+    "lakeside",
+    "late",
+    own_env_steps=40_950,
+    late_answers=2,
+    unanswered_questions=3,
+    missed_phases=1,
+    replaced_connections=2,
+    late_with="an answer",
+    waited_for_since="2026-03-14T09:25:10+00:00",
+    last_heard="2026-03-14T09:24:52+00:00",
+    address="ipv4:192.0.2.7:52114",
+    software="fedhql 0.1.0",
+    protocol="1.1",
+    certificate_expires="2026-04-01T12:00:00+00:00",
+)
+TROUBLED = replace(
+    STATUS,
+    members=(
+        replace(
+            STATUS.members[0],
+            last_heard="2026-03-14T09:26:57+00:00",
+            address="ipv6:[2001:db8::1]:40022",
+            software="other 2",
+            protocol="1.0",
+            certificate_expires="2027-03-14T12:00:00+00:00",
+        ),
+        LATE,
+        replace(STATUS.members[2], quarantined="a value above 1e+06"),
+        MemberStatus("hill", "never came"),
+    ),
+    members_expected=4,
+    waiting=WaitStatus("self-learning", ["lakeside"], "2026-03-14T09:25:10+00:00", 110.0),
+    refused_connections={"not_listed": 3, "certificate": 1},
 )
 EMPTY = replace(
     STATUS,
     stage="waiting for members",
     round=0,
     members=(),
+    members_expected=0,
     events=(),
     exchanges=latencies().status(),
     spread=None,
@@ -159,9 +209,8 @@ def samples(text: str, parse: Callable[[str], Any]) -> dict[tuple[str, str], flo
 def test_the_metrics_are_the_snapshot(
     accept: str, parse: Callable[[str], Any], observation: Observation, federation: Federation
 ) -> None:
-    federation.status = replace(
-        STATUS, members=(*STATUS.members, MemberStatus(f'{NASTY}"\\\n', *STATUS_OF_NASTY))
-    )
+    nasty = MemberStatus(f'{NASTY}"\\\n', *STATUS_OF_NASTY)
+    federation.status = replace(TROUBLED, members=(*TROUBLED.members, nasty))
     answer = ask(observation, "/metrics", Accept=accept)
     assert answer.code == 200
     assert answer.headers["Content-Type"].startswith(accept.partition(";")[0] or "text/plain")
@@ -177,18 +226,41 @@ def test_the_metrics_are_the_snapshot(
         for member in status.members
         for name, value in (
             ("connected", member.state == "connected"),
+            ("late", member.state == "late"),
+            ("away", member.state == "away"),
+            ("never_came", member.state == "never came"),
             ("quarantined", member.state == "quarantined"),
-            ("own_env_steps_total", member.own_env_steps),
-            ("consumed_env_steps_total", member.consumed_env_steps),
-            ("applied_improvements_total", member.applied_improvements),
+            ("finished", member.state == "finished"),
+            ("own_env_steps", member.own_env_steps),
+            ("consumed_env_steps", member.consumed_env_steps),
+            ("applied_improvements", member.applied_improvements),
             ("skipped_improvements_total", member.skipped_improvements),
             ("refused_answers_total", member.refused_answers),
             ("late_answers_total", member.late_answers),
+            ("unanswered_questions_total", member.unanswered_questions),
+            ("missed_phases_total", member.missed_phases),
             ("reconnects_total", member.reconnects),
+            ("replaced_connections_total", member.replaced_connections),
         )
     }
-    assert found == buckets | members | {
-        ("fedhql_federation_info", "CartPole-v1,hospitals-7f3a91c2,rounds"): 1,
+    refused = {
+        ("fedhql_refused_connections_total", Cause.Name(cause).lower()): 0.0
+        for cause in REFUSAL_CAUSES
+    }
+    assert found == buckets | members | refused | {
+        ("fedhql_refused_connections_total", "not_listed"): 3,
+        ("fedhql_refused_connections_total", "certificate"): 1,
+        ("fedhql_members_expected", ""): 4,
+        ("fedhql_members_connected", ""): 2,
+        ("fedhql_waiting_seconds", ""): 110,
+        ("fedhql_exchange_deadline_seconds", ""): 30,
+        ("fedhql_member_last_heard_timestamp_seconds", "st-mary"): 1_773_480_417,
+        ("fedhql_member_last_heard_timestamp_seconds", "lakeside"): 1_773_480_292,
+        ("fedhql_member_certificate_expiry_timestamp_seconds", "st-mary"): 1_805_025_600,
+        ("fedhql_member_certificate_expiry_timestamp_seconds", "lakeside"): 1_775_044_800,
+        ("fedhql_member_info", "st-mary,1.0,other 2"): 1,
+        ("fedhql_member_info", "lakeside,1.1,fedhql 0.1.0"): 1,
+        ("fedhql_federation_info", "CartPole-v1,hospitals-7f3a91c2,rounds,fedhql 0.1.0"): 1,
         ("fedhql_round", ""): 214,
         ("fedhql_improvements_total", ""): 1_070,
         ("fedhql_quorum_members", ""): 3,
@@ -211,6 +283,18 @@ def test_an_unknown_value_is_not_exported_as_a_metric(
     names = {name for name, _ in found}
     assert not {"fedhql_q_spread", "fedhql_td_error", "fedhql_loss"} & names
     assert found["fedhql_exchange_duration_seconds_count", ""] == 0
+    # An alert can compare these before anybody has joined.
+    assert (found["fedhql_members_connected", ""], found["fedhql_quorum_members", ""]) == (0, 3)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1.9, 0), (2.0, 2)])
+def test_a_short_wait_is_not_exported(
+    seconds: float, shown: float, observation: Observation, federation: Federation
+) -> None:
+    waiting = replace(TROUBLED, waiting=WaitStatus("answers", ["lakeside"], "", seconds))
+    federation.status = waiting
+    found = samples(ask(observation, "/metrics").body, parse_plain)
+    assert found["fedhql_waiting_seconds", ""] == shown
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
@@ -385,7 +469,8 @@ def text(browser: webdriver.Chrome, element_id: str) -> str:
 def rows(browser: webdriver.Chrome, element_id: str, cells: str) -> list[list[str]]:
     return browser.execute_script(
         """const [id, cells] = arguments;
-        return [...document.getElementById(id).children].map(row =>
+        const rows = [...document.getElementById(id).children].filter(row => !row.matches("thead"));
+        return rows.map(row =>
           [...row.querySelectorAll(cells)].map(cell => cell.innerText.trim()));""",
         element_id,
         cells,
@@ -431,7 +516,7 @@ def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
         "north-clinic",
         "quarantined",
         "18,300 own, 20,141 consumed",
-        *("88", "1", "5", "0", "0"),
+        *("88", "1", "5", "0", "0", "0", "0"),
     ]
     assert [row[:2] for row in members] == [[each.name, each.state] for each in STATUS.members]
     events = rows(browser, "events", "time, .level, .text")
@@ -441,6 +526,60 @@ def test_the_page_shows_the_snapshot(browser: webdriver.Chrome) -> None:
     stamps = [each.get_attribute("datetime") for each in browser.find_elements(By.TAG_NAME, "time")]
     assert stamps == [event.time for event in STATUS.events]
     assert all(len(row[0]) == len("2026-03-14 09:26:53") for row in events)
+
+
+def test_the_page_shows_who_is_missing_waited_for_and_quarantined(
+    browser: webdriver.Chrome, federation: Federation
+) -> None:
+    assert text(browser, "waiting") == text(browser, "refused") == ""
+    federation.status = TROUBLED
+    until(browser, lambda: text(browser, "connected") == "1 of 4")
+    # The page uses the time zone of its reader.
+    since = browser.execute_script(f"return moment('{LATE.waited_for_since}')")
+    assert text(browser, "waiting") == f"waiting for lakeside since {since} (self-learning)"
+    members = rows(browser, "members", "th, .chip, .number")
+    assert members[1] == ["lakeside", "late", "0", "0", "0", "2", "3", "1", "0"]
+    assert members[3][:2] == ["hill", "never came"]
+    assert rows(browser, "members", ".details span") == [
+        [
+            "from ipv6:[2001:db8::1]:40022",
+            "other 2, protocol 1.0",
+            "last heard 3 s ago",
+            "certificate valid until 2027-03-14",
+        ],
+        [
+            "late with an answer",
+            "connections replaced: 2",
+            "from ipv4:192.0.2.7:52114",
+            "fedhql 0.1.0, protocol 1.1",
+            "last heard 2 min 8 s ago",
+            "certificate valid until 2026-04-01",
+        ],
+        ["quarantined: a value above 1e+06"],
+        ["listed, but it has never connected"],
+    ]
+    assert rows(browser, "members", ".warned") == [
+        [],
+        ["late with an answer", "connections replaced: 2", "certificate valid until 2026-04-01"],
+        ["quarantined: a value above 1e+06"],
+        [],
+    ]
+    assert text(browser, "refused") == "Refused connections: 3 not_listed, 1 certificate"
+    federation.status = STATUS
+    until(browser, lambda: text(browser, "connected") == "3 of 5")
+    assert text(browser, "waiting") == text(browser, "refused") == ""
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1.9, False), (2.0, True)])
+def test_the_page_shows_a_wait_after_two_seconds(
+    seconds: float, shown: bool, browser: webdriver.Chrome, federation: Federation
+) -> None:
+    waiting = WaitStatus("2 members are needed", [], "2026-03-14T09:26:58+00:00", seconds)
+    federation.status = replace(STATUS, round=7, waiting=waiting)
+    until(browser, lambda: text(browser, "round") == "round 7")
+    line = text(browser, "waiting")
+    assert line.startswith("waiting for members since ") == shown
+    assert line.endswith("(2 members are needed)") == shown
 
 
 def test_bars_show_shares_of_the_budget(browser: webdriver.Chrome) -> None:
@@ -491,17 +630,27 @@ def test_the_page_shows_a_federation_without_members(
 def test_names_and_events_are_shown_as_text(
     browser: webdriver.Chrome, federation: Federation
 ) -> None:
+    keys = ("address", "software", "protocol", "late_with", "quarantined", "last_heard",
+            "certificate_expires")  # fmt: skip
+    details: dict[str, Any] = dict.fromkeys(keys, NASTY)
     federation.status = replace(
         STATUS,
         federation=NASTY,
         environment=NASTY,
         stage=NASTY,
-        members=(MemberStatus(NASTY, *STATUS_OF_NASTY), MemberStatus("x", NASTY)),
+        software=NASTY,
+        members=(MemberStatus(NASTY, *STATUS_OF_NASTY), replace(LATE, state=NASTY, **details)),
         events=(Event(NASTY, NASTY, NASTY),),
+        waiting=WaitStatus(NASTY, [NASTY], NASTY, 9.0),
+        refused_connections={NASTY: 1},
     )
     until(browser, lambda: text(browser, "environment") == NASTY)
-    assert rows(browser, "members", ".name") == [[NASTY], ["x"]]
+    assert rows(browser, "members", ".name") == [[NASTY], ["lakeside"]]
     assert rows(browser, "members", ".chip")[1] == [NASTY]
+    said = " ".join(rows(browser, "members", ".details span")[1])
+    assert said.count(NASTY) == len(keys)
+    assert text(browser, "waiting") == f"waiting for {NASTY} since {NASTY} ({NASTY})"
+    assert text(browser, "refused") == f"Refused connections: 1 {NASTY}"
     assert rows(browser, "events", "time, .level, .text") == [[NASTY, NASTY, NASTY]]
     assert browser.title.startswith(NASTY)
     assert browser.find_elements(By.TAG_NAME, "img") == []
@@ -557,14 +706,15 @@ def test_the_page_shows_when_the_server_does_not_answer(chromium: webdriver.Chro
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 1001, 1000, 600, 390, 320])
+@pytest.mark.parametrize("width", [1280, 1201, 1200, 1001, 600, 390, 320])
 def test_no_element_overflows_the_page(
     width: int, scheme: str, browser: webdriver.Chrome, federation: Federation
 ) -> None:
     look_at(browser, width, scheme)
-    long = replace(STATUS.members[0], name="m" * 80)
-    federation.status = replace(STATUS, members=(*STATUS.members, long))
-    until(browser, lambda: len(rows(browser, "members", "th")) == 6)
+    long = replace(LATE, name="m" * 80, late_with="l" * 80, software="s" * 100)
+    members = (*STATUS.members, *TROUBLED.members, long)
+    federation.status = replace(TROUBLED, members=members)
+    until(browser, lambda: len(rows(browser, "members", "th")) == len(members))
     root = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     wanted, given = browser.execute_script(root)
     assert wanted == given
@@ -581,8 +731,12 @@ def test_no_element_overflows_the_page(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(scheme: str, browser: webdriver.Chrome) -> None:
+def test_text_has_enough_contrast(
+    scheme: str, browser: webdriver.Chrome, federation: Federation
+) -> None:
     look_at(browser, 1280, scheme)
+    federation.status = TROUBLED
+    until(browser, lambda: text(browser, "connected") == "1 of 4")
     weakest = browser.execute_script(
         """const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
         const light = (...layers) => {

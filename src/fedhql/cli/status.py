@@ -5,18 +5,29 @@ import sqlite3
 import urllib.error
 import urllib.request
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedhql.errors import SettingsError
-from fedhql.remote.server.status import printable
+from fedhql.remote.server.status import SHOW_WAIT_SECONDS, printable
 
 EVENTS = 10  # how many of the newest events are shown
+COUNTS = (  # of members; shown if they are not 0
+    "skipped_improvements",
+    "refused_answers",
+    "late_answers",
+    "unanswered_questions",
+    "missed_phases",
+    "reconnects",
+    "replaced_connections",
+)
 
 
 def status(
@@ -43,8 +54,9 @@ def status(
         ) from error
     p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
     latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
-    about = f"{found['environment']}, {_headline(found)}{latency}"
-    _print_status(console, about, found["members"], found["events"][:EVENTS])
+    software = f" ({found['software']})" if found.get("software") else ""
+    found["about"] = f"{found['environment']}, {_headline(found)}{latency}{software}"
+    _print_status(console, found)
 
 
 def _print_journal(console: Console, path: Path) -> None:
@@ -70,7 +82,7 @@ def _print_journal(console: Console, path: Path) -> None:
             events = [vars(event) for event in journal.events(EVENTS)]
     except sqlite3.DatabaseError as error:
         raise SettingsError(f"{path} is not the journal of a federation ({error})") from error
-    _print_status(console, _headline(about), members, events)
+    _print_status(console, {"about": _headline(about), "members": members, "events": events})
 
 
 def _headline(found: dict[str, Any]) -> str:
@@ -80,13 +92,32 @@ def _headline(found: dict[str, Any]) -> str:
     )
 
 
-def _print_status(
-    console: Console, about: str, members: list[dict[str, Any]], events: list[dict[str, Any]]
-) -> None:
-    console.print(_plain_text(about), soft_wrap=True)
-    console.print(_members_table(members))
-    for event in events:
-        console.print(_plain_text(f"{event['time']} {event['text']}"), soft_wrap=True)
+def _print_status(console: Console, found: dict[str, Any]) -> None:
+    """Print a status. One of an older server lacks some values; these are left out."""
+    members, now = found["members"], found.get("time") or datetime.now(UTC).isoformat()
+    _print_line(console, found["about"])
+    if (waiting := found.get("waiting")) and waiting["seconds"] >= SHOW_WAIT_SECONDS:
+        whom = ", ".join(waiting["names"]) or "members"
+        _print_line(console, f"waiting for {whom} since {waiting['since']} ({waiting['what']})")
+    connected = sum(member["state"] == "connected" for member in members)
+    if expected := found.get("members_expected"):
+        quorum = f"; the quorum is {found['quorum']}"
+        _print_line(console, f"members connected: {connected} of {expected}{quorum}")
+    console.print(_members_table(members, now))
+    for member in members:
+        if notes := _notes(member):
+            _print_line(console, f"{member['name']}: {notes}")
+    if any(member.get("address") for member in members):
+        console.print(_connections_table(members))
+    if refused := found.get("refused_connections"):
+        causes = ", ".join(f"{count:,} {cause}" for cause, count in refused.items())
+        _print_line(console, f"refused connections: {causes}")
+    for event in found["events"][:EVENTS]:
+        _print_line(console, f"{event['time']} {event['text']}")
+
+
+def _print_line(console: Console, text: str) -> None:
+    console.print(_plain_text(text), soft_wrap=True)
 
 
 def _plain_text(text: str) -> Text:
@@ -94,13 +125,50 @@ def _plain_text(text: str) -> Text:
     return Text(printable(text))
 
 
-def _members_table(members: list[dict[str, Any]]) -> Table:
-    columns = ("own_env_steps", "applied_improvements", "skipped_improvements",
-               "refused_answers", "late_answers")  # fmt: skip
-    table = Table()
-    for n, title in enumerate(("member", "state", *(c.replace("_", " ") for c in columns))):
-        table.add_column(title, justify="left" if n < 2 else "right", no_wrap=n < 2)
+def _members_table(members: list[dict[str, Any]], now: str) -> Table:
+    """Return a table that shows all its headers on a terminal of 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("member", overflow="fold", min_width=6)
+    for title in ("state", "last heard"):
+        table.add_column(title, no_wrap=True)
+    for title in ("own steps", "consumed", "applied"):
+        table.add_column(title, justify="right", no_wrap=True)
     for member in members:
         name, state = _plain_text(member["name"]), _plain_text(member["state"])
-        table.add_row(name, state, *(f"{member[column]:,}" for column in columns))
+        heard = _plain_text(_ago(member.get("last_heard", ""), now))
+        columns = ("own_env_steps", "consumed_env_steps", "applied_improvements")
+        table.add_row(name, state, heard, *(f"{member[column]:,.0f}" for column in columns))
     return table
+
+
+def _notes(member: dict[str, Any]) -> str:
+    """Return what an operator should know about a member; "" if all is well."""
+    reasons = [f"late with {member['late_with']}"] if member.get("late_with") else []
+    reasons += [f"quarantined: {member['quarantined']}"] if member.get("quarantined") else []
+    counts = ((key.replace("_", " "), member.get(key, 0)) for key in COUNTS)
+    if counted := ", ".join(f"{what}: {count:,}" for what, count in counts if count):
+        reasons.append(counted)
+    return "; ".join(reasons)
+
+
+def _connections_table(members: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("connected", "address", "software", "protocol", "certificate until"):
+        table.add_column(title, overflow="fold")
+    for member in members:
+        if member.get("address"):
+            until = member["certificate_expires"][:10]  # the day
+            row = (member["name"], member["address"], member["software"], member["protocol"], until)
+            table.add_row(*map(_plain_text, row))
+    return table
+
+
+def _ago(time: str, now: str) -> str:
+    """Return how long ago a time was: "3 s ago". Times are in ISO 8601; "" stays empty."""
+    if not time:
+        return ""
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"

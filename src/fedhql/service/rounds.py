@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ class Service:
             what = f"{service.start_with} members are needed to begin"
             with roster.waits.waiting(what, self._missing):
                 self._wait(lambda: len(roster.present()) >= self._service.start_with)
+            if never := [n for n in service.members if n not in roster.members]:
+                text = f"begins without {', '.join(never)}: listed, but never connected"
+                self._in_loop(roster.tell, text, level="warning")
             self._write_position(self._position.at(Stage.NEXT))
             self._in_loop(roster.end_round)  # in continuous mode, members begin to learn now
             return
@@ -163,7 +167,8 @@ class Service:
     def _missing(self) -> list[str]:
         """Return the members that are not available, listed ones that never came among them."""
         members, available = self._roster.members, self._roster.available()
-        gone = [name for name in members if not members[name].over and name not in available]
+        known = list(members)  # a copy: the status page's threads call this
+        gone = [name for name in known if not members[name].over and name not in available]
         return gone + [name for name in self._service.members if name not in members]
 
     def _took_part(self, member: MemberRecord) -> bool:
@@ -332,4 +337,7 @@ class Service:
             waiting=waiting,
             refused_connections=dict(roster.log.refused_connections),
             software=SOFTWARE,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            members_expected=len(self._service.members) or len(roster.members),
+            exchange_deadline_seconds=self._service.exchange_deadline_seconds,
         )

@@ -9,31 +9,20 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from importlib import import_module
 from importlib.resources import files
 from ipaddress import ip_address
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from fedhql.errors import MissingExtra, SettingsError
 from fedhql.remote.server.status import FederationStatus
+from fedhql.service.metrics import Collector
 
-if TYPE_CHECKING:  # an optional package
-    from prometheus_client.core import Metric
-
-MEMBER_COUNTERS = {
-    "own_env_steps": "Env steps that the member's agent took itself.",
-    "consumed_env_steps": "Env steps charged to the member: its own and its share of the server's.",
-    "applied_improvements": "Improvements that the member applied.",
-    "skipped_improvements": "Improvements that the member skipped.",
-    "refused_answers": "Answers of the member that the server refused.",
-    "late_answers": "Answers of the member that came after their exchange had ended.",
-    "reconnects": "Reconnections of the member.",
-}
 HOST_HEADER = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?", re.ASCII)
 TEXT = "text/plain; charset=utf-8"
 
@@ -52,7 +41,7 @@ class Observation:
 
         self._snapshot = snapshot
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(snapshot))
+        self._registry.register(Collector(snapshot))
         page = files("fedhql.service").joinpath("templates/status.html").read_text("utf-8")
         self._page = page.encode()
         self._headers = [
@@ -158,54 +147,6 @@ def _content_policy(page: str) -> str:
         f"script-src {hash_of('script')}; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Collector:
-    """Collects the metrics of one new snapshot at each scrape."""
-
-    snapshot: Callable[[], FederationStatus]
-
-    def collect(self) -> "Iterator[Metric]":
-        from prometheus_client import core
-
-        status = self.snapshot()
-        about = {key: getattr(status, key) for key in ("federation", "environment", "mode")}
-        yield core.InfoMetricFamily("fedhql_federation", "Federation, environment, mode.", about)
-        for name, meaning, value in (
-            ("round", "Number of rounds so far.", status.round),
-            ("quorum_members", "Number of members that an exchange needs.", status.quorum),
-            ("env_steps_per_member", "Env step budget per member.", status.env_steps_per_member),
-            ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
-            ("q_spread", "Spread of Q over members in the last round.", status.spread),
-            ("td_error", "TD error in the last round.", status.td_error),
-            ("loss", "Loss in the last round.", status.loss),
-        ):
-            if value is not None:
-                yield core.GaugeMetricFamily(f"fedhql_{name}", meaning, value)
-        for name, meaning, count in (
-            ("improvements", "Improvements sent to members.", status.improvements),
-            ("server_env_steps", "Env steps that the server took.", status.server_env_steps),
-        ):
-            yield core.CounterMetricFamily(f"fedhql_{name}", meaning, count)
-        yield core.HistogramMetricFamily(
-            "fedhql_exchange_duration_seconds",
-            "Time from sending a query to the last answer that the server waited for.",
-            [(str(_json_value(float(bound))), count) for bound, count in status.exchanges.buckets],
-            status.exchanges.total_seconds,
-        )
-        for state in ("connected", "quarantined"):
-            gauge = core.GaugeMetricFamily(
-                f"fedhql_member_{state}", f"1 if the member is {state}, else 0.", labels=["member"]
-            )
-            for member in status.members:
-                gauge.add_metric([member.name], member.state == state)
-            yield gauge
-        for name, meaning in MEMBER_COUNTERS.items():
-            counter = core.CounterMetricFamily(f"fedhql_member_{name}", meaning, labels=["member"])
-            for member in status.members:
-                counter.add_metric([member.name], getattr(member, name))
-            yield counter
 
 
 class _Handler(WSGIRequestHandler):

@@ -56,11 +56,15 @@ class Waits:
         finally:
             self._open.remove(wait)
 
+    def seconds(self, wait: Wait) -> float:
+        """Return how long a wait has lasted."""
+        return self._clock() - wait.began
+
     def to_log(self) -> str | None:
         """Return a line for the log if the current wait takes long; None if it was just logged."""
         wait = self.current
-        if wait is None or self._clock() - wait.began < wait.next_log_after:
+        if wait is None or self.seconds(wait) < wait.next_log_after:
             return None
-        wait.next_log_after = 2 * (self._clock() - wait.began)
+        wait.next_log_after = 2 * self.seconds(wait)
         names = ", ".join(wait.names()) or "members"
         return f"waiting for {names} since {wait.since:%H:%M:%S} UTC: {wait.what}"

@@ -64,7 +64,8 @@ class Membership:
 
     def present(self) -> list[str]:
         """Return the names of the members that can get work now, in order of number."""
-        here = [member for name, member in self.members.items() if self._is_here(name)]
+        # A copy: the status page's threads call this while members connect.
+        here = [member for name, member in list(self.members.items()) if self._is_here(name)]
         return [member.name for member in sorted(here, key=lambda member: member.number)]
 
     def available(self, at_least: int = 0) -> list[str]:
@@ -84,7 +85,8 @@ class Membership:
         return any(member.finished for member in self.members.values())
 
     def _is_ready(self, name: str) -> bool:
-        return not self.members[name].late_with and not self.sessions[name].piece
+        session = self.sessions.get(name)
+        return session is not None and not session.piece and not self.members[name].late_with
 
     def _is_here(self, name: str) -> bool:
         return name in self.sessions and not self.members[name].over

@@ -14,7 +14,8 @@ def wait_status(roster: Roster) -> WaitStatus | None:
     wait = roster.waits.current
     if wait is None:
         return None
-    return WaitStatus(wait.what, wait.names(), wait.since.isoformat(timespec="seconds"))
+    since = wait.since.isoformat(timespec="seconds")
+    return WaitStatus(wait.what, wait.names(), since, roster.waits.seconds(wait))
 
 
 def members_status(roster: Roster, waiting: WaitStatus | None) -> list[MemberStatus]:

@@ -114,7 +114,7 @@ class Roster(Membership):
         session.send(FromServer(welcome=welcome(applied)))
         member.late_with = [work for work in member.late_with if work != Work.ANSWER]
         self.journal.write(members=[member])
-        self.tell(f"{name} connected from {peer.address}" if peer.address else f"{name} connected")
+        self.tell(f"{name} connected{peer.in_words}")
         self._send_open_work(session)
         self._condition.notify()
         return session
@@ -284,8 +284,11 @@ class Roster(Membership):
                 f"{report.skipped_improvements} of them skipped; {self.improvements} exist"
             )
         member.applied_improvements = report.applied_improvements
-        member.skipped_improvements += max(0, report.skipped_improvements - member.reported_skips)
+        skipped = report.skipped_improvements - member.reported_skips
         member.reported_skips = report.skipped_improvements
+        if skipped > 0:
+            member.skipped_improvements += skipped
+            self.journal.write(members=[member])  # a restart must not lower the count
         number = report.id.number if report.id.epoch == self._orders.epoch else 0
         if number and number == session.piece:
             session.piece = 0

@@ -22,6 +22,15 @@ class Peer:
     certificate_expires: datetime | None = None
     masking_key: MaskingKey | None = None  # secure aggregation only
 
+    @property
+    def in_words(self) -> str:
+        """What is known, as the end of a sentence in the log."""
+        known = f"{self.software}, protocol {self.protocol}" if self.software else ""
+        if (expires := self.certificate_expires) is not None:
+            known += f"{', ' if known else ''}certificate valid until {expires:%Y-%m-%d}"
+        where = f" from {self.address}" if self.address else ""
+        return where + (f" ({known})" if known else "")
+
 
 UNKNOWN = Peer()
 

@@ -9,6 +9,8 @@ import numpy as np
 
 # Upper bounds in seconds. One more bucket holds longer durations.
 LATENCY_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+# Operators are shown a wait when it has lasted this long. Most exchanges take milliseconds.
+SHOW_WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class WaitStatus:
     what: str
     names: Sequence[str]
     since: str  # UTC, ISO 8601
+    seconds: float = 0.0  # how long it has lasted
+
+    @property
+    def is_shown(self) -> bool:
+        return self.seconds >= SHOW_WAIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,9 @@ class FederationStatus:
     waiting: WaitStatus | None = None
     refused_connections: Mapping[str, int] = field(default_factory=dict)  # by cause
     software: str = ""
+    time: str = ""  # of this status; UTC, ISO 8601
+    members_expected: int = 0  # the listed members, or the known ones if none is listed
+    exchange_deadline_seconds: float | None = None
 
 
 @dataclass
