@@ -24,6 +24,7 @@ class RawMember:
         self.notices: list[Any] = []
         self.errors: list[str] = []
         self.call: Any = None
+        self._writing = asyncio.Lock()
 
     async def run(self) -> None:
         """Connect again and again, as a member does, until the server says it is over."""
@@ -54,7 +55,8 @@ class RawMember:
                 raise
 
     async def send(self, message: FromMember) -> None:
-        await self.call.write(message.SerializeToString())
+        async with self._writing:  # gRPC takes one message at a time
+            await self.call.write(message.SerializeToString())
 
     async def converse(self) -> None:
         while (content := await self.call.read()) is not grpc.aio.EOF:

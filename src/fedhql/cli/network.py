@@ -212,7 +212,7 @@ def join(
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)
     if insecure:
-        from fedhql.remote.server.listener import is_loopback
+        from fedhql.remote.server.address import is_loopback
 
         if not is_loopback(address):
             raise SettingsError(f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])")

@@ -13,7 +13,8 @@ import pytest
 from fedhql.errors import MemberRefused, SettingsError
 from fedhql.remote.identity.credentials import Credentials, channel_credentials
 from fedhql.remote.server import admission, listener
-from fedhql.remote.server.listener import Listener, is_loopback
+from fedhql.remote.server.address import is_loopback
+from fedhql.remote.server.listener import Listener
 from fedhql.remote.wire import join_method
 from fedhql.remote.wire_pb2 import FromMember, FromServer, Goodbye, Hello, Report
 from fedhql.service.member_agent import agent_builder
@@ -296,7 +297,7 @@ def test_each_check_reads_the_list_of_revoked_certificates_once(
 def test_a_silent_peer_is_disconnected_and_may_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "HELLO_SECONDS", 0.1)
+    monkeypatch.setattr(admission, "HELLO_SECONDS", 0.1)
 
     async def run() -> None:
         async with (

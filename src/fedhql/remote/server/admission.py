@@ -1,5 +1,6 @@
 """Admission checks for a connecting member: its certificate, its Hello and its masking key."""
 
+import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,9 +25,10 @@ from fedhql.remote.identity.masking_keys import require_signed, without_the_rest
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.session import Peer
 from fedhql.remote.server.status import printable
-from fedhql.remote.wire import DEFAULT_RECEIVE_BYTES, NOTICES, PROTOCOL
-from fedhql.remote.wire_pb2 import Cause, Goodbye, Hello, MaskingKey
+from fedhql.remote.wire import DEFAULT_RECEIVE_BYTES, NOTICES, PROTOCOL, WireError
+from fedhql.remote.wire_pb2 import Cause, FromMember, Goodbye, Hello, MaskingKey
 
+HELLO_SECONDS = 10.0
 RETRY_SECONDS = 30.0  # for a member that is refused because of the server
 EXPIRY_MARGIN = timedelta(minutes=5)  # allows for clocks that differ between machines
 
@@ -88,6 +90,36 @@ def certified(
             f"the certificate of {name} (serial {serial:040x}) is revoked", Cause.CERTIFICATE
         )
     return name, PeerCertificate(serial, expires)
+
+
+async def receive_hello(name: str, requests: Any) -> tuple[str, Hello]:
+    """Wait for the Hello; return the member's name and the Hello.
+
+    `name` is the name in the certificate; if it is empty, the name in the Hello counts. Raise
+    Refused if no valid Hello arrives in time.
+    """
+    try:
+        first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
+    except TimeoutError as error:
+        why = f"no Hello arrived within {HELLO_SECONDS:g} seconds"
+        raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
+    except StopAsyncIteration as error:
+        why = "the peer ended the stream without a Hello"
+        raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
+    except WireError as error:
+        raise Refused(str(error), error.cause) from error
+    if first.WhichOneof("message") != "hello":
+        raise Refused("the first message must be a Hello", Cause.INVALID_MESSAGE)
+    hello = first.hello
+    if not name:
+        name = hello.name
+        require_name(name)
+    elif hello.name and hello.name != name:
+        raise Refused(
+            f"the certificate is for {name}, but the Hello gives the name {hello.name[:64]!r}",
+            Cause.NAME,
+        )
+    return name, hello
 
 
 def peer_of_hello(

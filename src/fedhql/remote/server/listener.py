@@ -1,13 +1,11 @@
 """The listener: accepts connections and serves each one from its Hello to its end."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from fedhql.errors import CredentialsError, FedHQLError, SettingsError
 from fedhql.remote.identity.credentials import Credentials, server_credentials
+from fedhql.remote.server.address import is_loopback, why_not_bound
 from fedhql.remote.server.admission import (
     Refused,
     accepted_masking_key,
@@ -23,7 +22,7 @@ from fedhql.remote.server.admission import (
     expiry,
     is_about_to_expire,
     peer_of_hello,
-    require_name,
+    receive_hello,
     require_welcome,
     revoked_serials,
     status_of,
@@ -42,16 +41,13 @@ from fedhql.remote.wire import (
 )
 from fedhql.remote.wire_pb2 import (
     Cause,
-    FromMember,
     FromServer,
     Goodbye,
-    Hello,
     Limits,
     Task,
     Welcome,
 )
 
-HELLO_SECONDS = 10.0
 GOODBYE_SECONDS = 2.0  # how long a peer that is disconnected may take to read its Goodbye
 LOOK_SECONDS = 2.0  # interval between checks for revoked certificates and stuck connections
 HEALTH_OF = ("", SERVICE)  # what the health service knows
@@ -67,29 +63,6 @@ class _Connection:
     serial: int  # of the certificate
     expires: datetime | None  # when other members start to reject it; secure aggregation only
     write_timeout: asyncio.Timeout  # set once the session is over
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether HOST:PORT is a loopback address. A host like 127.0.0.1.nip.io is remote."""
-    host, _, _ = address.rpartition(":")
-    if host == "localhost":
-        return True
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return False  # IPv6 without brackets: the port is ambiguous
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _why_not_bound(address: str) -> str | None:
-    """Bind to the address once more to get the reason, which gRPC does not give."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_server((host.strip("[]"), int(port))).close()
-    except (OSError, ValueError, OverflowError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    return None
 
 
 def _set_status(context: Any, goodbye: Goodbye) -> None:
@@ -149,7 +122,7 @@ class Listener:
             else:
                 port = self._server.add_secure_port(address, server_credentials(self._credentials))
         except RuntimeError as error:
-            why = _why_not_bound(address) or str(error)
+            why = why_not_bound(address) or str(error)
             raise SettingsError(f"--listen {address}: cannot listen there ({why})") from error
         await self._server.start()
         for service in HEALTH_OF:
@@ -168,7 +141,7 @@ class Listener:
         address, name = context.peer(), ""
         try:
             name, certificate = certified(context, self._credentials, self._revoked)
-            name, hello = await self._receive_hello(name, requests)
+            name, hello = await receive_hello(name, requests)
             self._require_connection_rate(name)
             require_welcome(name, hello, self._roster, self._federation)
             masking_key = accepted_masking_key(name, hello, self._roster, self._credentials)
@@ -228,35 +201,6 @@ class Listener:
             await context.abort(grpc.StatusCode.ABORTED, why)
         if session.farewell is not None:
             _set_status(context, session.farewell)
-
-    async def _receive_hello(self, name: str, requests: Any) -> tuple[str, Hello]:
-        """Wait for the Hello; return the member's name and the Hello.
-
-        `name` is the name in the certificate; if it is empty, the name in the Hello counts. Raise
-        Refused if no valid Hello arrives in time.
-        """
-        try:
-            first: FromMember = await asyncio.wait_for(anext(requests), HELLO_SECONDS)
-        except TimeoutError as error:
-            why = f"no Hello arrived within {HELLO_SECONDS:g} seconds"
-            raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
-        except StopAsyncIteration as error:
-            why = "the peer ended the stream without a Hello"
-            raise Refused(why, Cause.NO_HELLO, retry_after_seconds=1.0) from error
-        except WireError as error:
-            raise Refused(str(error), error.cause) from error
-        if first.WhichOneof("message") != "hello":
-            raise Refused("the first message must be a Hello", Cause.INVALID_MESSAGE)
-        hello = first.hello
-        if not name:
-            name = hello.name
-            require_name(name)
-        elif hello.name and hello.name != name:
-            raise Refused(
-                f"the certificate is for {name}, but the Hello gives the name {hello.name[:64]!r}",
-                Cause.NAME,
-            )
-        return name, hello
 
     def _require_connection_rate(self, name: str) -> None:
         """Raise Refused if the member connects too often."""
