@@ -31,6 +31,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/remote.py
+	PYTHONPATH=. $(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/secure.py
 	$(BIN)/python benchmarks/cluster.py
 
