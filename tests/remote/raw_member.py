@@ -29,7 +29,7 @@ class RawMember:
     async def run(self) -> None:
         """Connect again and again, as a member does, until the server says it is over."""
         while not any(goodbye.reason != Goodbye.STOPPED for goodbye in self.goodbyes):
-            with suppress(grpc.aio.AioRpcError):
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended
                 await self.connect()
             await asyncio.sleep(0.2)
 
