@@ -95,11 +95,14 @@ class Slow(RawMember):
 
 
 class Flapping(RawMember):
-    """Breaks its connection again and again."""
+    """Breaks its connection after every tenth order."""
+
+    orders = 0
 
     async def on_order(self, order: Order) -> None:
         await super().on_order(order)
-        if self.connections < 15 and self.applied % 7 == 6:
+        self.orders += 1
+        if self.connections < 15 and self.orders % 10 == 0:
             await self.call.done_writing()
 
 
