@@ -20,7 +20,7 @@ from tests.remote.test_faults import DEADLINE, FAULTS, disturb
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each of the two windows")
+    parser.add_argument("--windows", type=float, default=4.0, help="times as long as in the test")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/faults.json"))
     chosen = parser.parse_args()
     logging.getLogger("fedhql").setLevel(logging.CRITICAL)
@@ -28,7 +28,7 @@ def main() -> None:
     for _ in range(chosen.repeats):  # by turns, so that a busy machine hits all alike
         for name, fault in FAULTS.items():
             with tempfile.TemporaryDirectory() as home:
-                pace, _ = asyncio.run(disturb(Path(home), fault, chosen.seconds))
+                pace, _ = asyncio.run(disturb(Path(home), fault, chosen.windows * fault.seconds))
             paces[name].append((pace.before, pace.after))
     print(
         f"{platform.machine()}, {os.cpu_count()} cores; deadlines {DEADLINE:g} s; rounds a second"

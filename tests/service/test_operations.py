@@ -22,7 +22,9 @@ BUDGET = 20_000
 
 def operations(server: Server, before: str, after: str) -> Operations:
     settings: ServedSettings = read_served_settings(before)
-    return Operations(server.home, settings, server.roster, lambda: read_served_settings(after))
+    return Operations(
+        server.home, settings, server.roster, server.task, lambda: read_served_settings(after)
+    )
 
 
 def test_a_member_that_is_no_longer_listed_leaves_and_a_new_one_joins(tmp_path: Path) -> None:
@@ -59,6 +61,7 @@ def test_a_member_that_is_no_longer_listed_leaves_and_a_new_one_joins(tmp_path: 
         (federation(BUDGET + 1), "budget.env_steps_per_agent is 20001 here"),
         (federation(BUDGET, mode="continuous"), "service.mode changes only when the server is"),
         (federation(BUDGET, quorum=9), "service.quorum is 9"),
+        (federation(BUDGET, most_states=2), "service.most_states is 2; allowed: at least 4"),
     ],
 )
 def test_settings_that_cannot_change_are_kept(after: str, why: str, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def serve(
     from fedhql.settings.served import read_served_settings
 
     _address(listen, "--listen")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server can read its settings again
     read_again = partial(read_file, file, settings or [], read_served_settings)
     chosen = read_again()
     shown = None if insecure else _credentials(certs, name)
@@ -117,7 +118,7 @@ async def _serve(
             least_receive_bytes=sizes.least_receive_bytes,
             secure_value_bound=settings.secure_value_bound,
         )
-        operations = Operations(home, settings, roster, read_again)
+        operations = Operations(home, settings, roster, task, read_again)
         loop.add_signal_handler(signal.SIGHUP, operations.reload)
         watch = asyncio.create_task(operations.watch())
         stack.callback(watch.cancel)

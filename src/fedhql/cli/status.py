@@ -80,6 +80,8 @@ def _print_journal(console: Console, path: Path) -> None:
             if (stopped := journal.fact("stopped")) is not None:
                 about["stage"] = f"stopped at {stopped['time']}: {stopped['why']}; {stage}"
             events = [vars(event) for event in journal.events(EVENTS)]
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path.parent} is not the home of a federation ({error})") from error
     except sqlite3.DatabaseError as error:
         raise SettingsError(f"{path} is not the journal of a federation ({error})") from error
     _print_status(console, {"about": _headline(about), "members": members, "events": events})

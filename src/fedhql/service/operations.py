@@ -1,6 +1,8 @@
 """What an operator may change while the server runs: settings of [service], and quarantine."""
 
 import asyncio
+import logging
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -8,11 +10,13 @@ from pathlib import Path
 from fedhql.errors import FedHQLError, SettingsError
 from fedhql.remote.server.journal import Journal
 from fedhql.remote.server.roster import Roster
-from fedhql.service.home import JOURNAL, SETTINGS
+from fedhql.remote.wire_pb2 import Task
+from fedhql.service.home import JOURNAL, SETTINGS, message_sizes
 from fedhql.settings.experiment import differing_keys
 from fedhql.settings.served import ServedSettings
 from fedhql.storage.files import write_atomically
 
+log = logging.getLogger(__name__)
 RELEASE = "release"  # a folder in the home: a file there names a member to release
 LOOK_SECONDS = 2.0
 NEED_A_RESTART = ("mode", "most_message_bytes", "keepalive_seconds")
@@ -22,8 +26,12 @@ def ask_to_release(home: Path, name: str) -> None:
     """Ask the server to release a member. Raise SettingsError if it is not in quarantine."""
     if not (home / JOURNAL).exists():
         raise SettingsError(f"{home} is not the home of a federation: it has no {JOURNAL}")
-    with closing(Journal(home / JOURNAL, read_only=True)) as journal:
-        quarantined = [m.name for m in journal.members().values() if m.quarantined]
+    try:
+        with closing(Journal(home / JOURNAL, read_only=True)) as journal:
+            quarantined = [m.name for m in journal.members().values() if m.quarantined]
+    except sqlite3.DatabaseError as error:
+        why = f"{home / JOURNAL} is not the journal of a federation ({error})"
+        raise SettingsError(why) from error
     if name not in quarantined:
         allowed = ", ".join(quarantined) or "nobody, for nobody is in quarantine"
         raise SettingsError(f"release {name}: allowed: {allowed}")
@@ -38,9 +46,10 @@ class Operations:
         home: Path,
         settings: ServedSettings,
         roster: Roster,
+        task: Task,
         read_again: Callable[[], ServedSettings],
     ) -> None:
-        self._home, self._settings, self._roster = home, settings, roster
+        self._home, self._settings, self._roster, self._task = home, settings, roster, task
         self._read_again = read_again
         self._release()
 
@@ -55,19 +64,24 @@ class Operations:
             member = self._roster.members.get(request.name)
             if member is not None and member.quarantined:
                 self._roster.release(request.name)
-            request.unlink()
+            try:
+                request.unlink()
+            except OSError as error:  # perhaps another user's; the member is released all the same
+                log.warning("%s cannot be removed: %s", request, error.strerror)
 
     def reload(self) -> None:
         """Read the settings again and use those of [service]; keep the old ones if that fails."""
         try:
             settings = self._read_again()
             changed = self._require_changeable(settings)
-        except FedHQLError as error:
+            sizes = message_sizes(settings, self._task)
+            write_atomically(self._home / SETTINGS, settings.as_toml())
+        except (FedHQLError, OSError) as error:
             text = f"the settings are not read again, and stay as they were: {error}"
             self._roster.tell(text, level="warning")
             return
-        write_atomically(self._home / SETTINGS, settings.as_toml())
         self._settings = settings
+        self._roster.set_message_sizes(sizes.question_bytes, sizes.least_receive_bytes)
         self._roster.change(settings.service)
         self._roster.tell(f"the settings are read again: {'; '.join(changed) or 'no change'}")
 

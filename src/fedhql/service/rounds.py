@@ -101,13 +101,12 @@ class Service:
             self._write_position(self._position.at(Stage.NEXT))
             self._in_loop(roster.end_round)  # in continuous mode, members begin to learn now
             return
-        in_round = [n for n in self._position.enlisted if not roster.members[n].over]
+        in_round = [n for n in self._position.enlisted if roster.takes_part(n)]
         self._cohort.enlist(in_round)
 
         def all_back() -> bool:
-            active = (m for m in roster.members.values() if not m.over and self._took_part(m))
-            wanted = in_round if self._position.stage != Stage.NEXT else [m.name for m in active]
-            return set(wanted) <= set(roster.present())
+            wanted = in_round if self._position.stage != Stage.NEXT else self._left()
+            return {n for n in wanted if roster.takes_part(n)} <= set(roster.present())
 
         if not self._wait(all_back, 0):
             most = f"at most {service.return_seconds:g} s"
@@ -145,8 +144,7 @@ class Service:
             return len(present) >= self._service.quorum
 
         def over() -> bool:
-            left = [m for m in roster.members.values() if not m.over and self._took_part(m)]
-            return len(left) < self._service.quorum
+            return len(self._left()) < self._service.quorum
 
         self._in_loop(self._dismiss_spent)
         with roster.waits.waiting(f"{self._service.quorum} members are needed", self._missing):
@@ -168,8 +166,14 @@ class Service:
         """Return the members that are not available, listed ones that never came among them."""
         members, available = self._roster.members, self._roster.available()
         known = list(members)  # a copy: the status page's threads call this
-        gone = [name for name in known if not members[name].over and name not in available]
+        here = [name for name in known if self._roster.takes_part(name)]
+        gone = [name for name in here if name not in available]
         return gone + [name for name in self._service.members if name not in members]
+
+    def _left(self) -> list[str]:
+        """Return the members that have begun and not finished."""
+        members = list(self._roster.members.values())
+        return [m.name for m in members if self._roster.takes_part(m.name) and self._took_part(m)]
 
     def _took_part(self, member: MemberRecord) -> bool:
         """Return False for a member that left before it learned anything: nobody waits for it."""
@@ -198,9 +202,10 @@ class Service:
     def _federate(self) -> None:
         position, settings = self._position, self._settings
         members = self._roster.members
-        if position.progress is None:  # later members cannot leave: they pay for the whole round
-            paying = [n for n in self._cohort.names if not members[n].over]
-            self._cohort.enlist([n for n in paying if not members[n].late_with])
+        paying = [name for name in self._cohort.names if self._roster.takes_part(name)]
+        if position.progress is None:  # later, a late member cannot leave
+            paying = [name for name in paying if not members[name].late_with]
+        self._cohort.enlist(paying)
         going_on = position.progress  # set if the server was stopped in the middle of the round
         carries_over = going_on is not None or settings.federation.carry_over
         if carries_over and position.environments is not None:
@@ -283,11 +288,13 @@ class Service:
                 self._in_loop(roster.dismiss, name, why, Cause.FEDERATION_OVER)
 
         def silent() -> list[str]:
-            left = [m for m in roster.members.values() if m.finished and not m.parted]
-            return [m.name for m in left if self._took_part(m)]
+            left = [m for m in list(roster.members.values()) if m.finished and not m.parted]
+            listed = self._service.members
+            return [m.name for m in left if self._took_part(m) and (m.name in listed or not listed)]
 
-        # Wait for absent members, so that they hear of the end.
-        if not self._wait(lambda: not silent(), self._service.return_seconds):
+        with roster.waits.waiting("members that have not heard of the end", silent):
+            heard = self._wait(lambda: not silent(), self._service.return_seconds)
+        if not heard:
             text = (
                 f"these members are not known to have all improvements: {', '.join(silent())}; "
                 "start this server again to send them the rest"
@@ -311,7 +318,7 @@ class Service:
 
     def _write_position(self, position: Position) -> None:
         self._position = position
-        self._in_loop(self._roster.journal.write, facts={POSITION: position.fact()})
+        self._in_loop(self._roster.write, facts={POSITION: position.fact()})
 
     def status(self, federation: str) -> FederationStatus:
         """Return the status for the status page. No lock is needed: each part is consistent."""

@@ -65,7 +65,7 @@ class ServiceRecords:
         self, file: str, round_: int, rows: Sequence[Any], members: Sequence[MemberRecord]
     ) -> None:
         lines = [",".join(map(str, astuple(row))) for row in rows]
-        self._in_loop(self._roster.journal.write, rows=(file, round_, lines), members=members)
+        self._in_loop(self._roster.write, rows=(file, round_, lines), members=members)
 
     def export(self, rounds: int) -> None:
         """Write the rows so far to CSV files. Later calls append the new rounds."""

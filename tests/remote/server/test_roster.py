@@ -16,9 +16,9 @@ from fedhql.remote.server.quorum_query import ask
 from fedhql.remote.server.remote_cohort import RemoteCohort
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.server.service_settings import ServiceSettings
-from fedhql.remote.server.session import Session
+from fedhql.remote.server.session import Peer, Session
 from fedhql.remote.wire import WireError, pack
-from fedhql.remote.wire_pb2 import FromServer, Order, Report, Tensor, Welcome
+from fedhql.remote.wire_pb2 import FromServer, Goodbye, Order, OrderId, Report, Tensor, Welcome
 
 ACTIONS, BUDGET = 3, 100
 STATES = np.zeros((2, 4), dtype=np.float32)
@@ -232,11 +232,12 @@ def test_a_late_answer_is_dropped_and_a_member_has_one_question_at_a_time(path: 
         rig.roster.report(quick, answer(quick))
         late = answer(slow)
         assert set(await first) == {"quick"}  # at the deadline
-        second = rig.ask("slow", "quick")
+        second = rig.ask("slow", "quick", quorum=2)  # the quorum needs it, though it was late
         await asyncio.sleep(0)
         assert not list(orders(slow))  # its first question is still open
         rig.roster.report(slow, late)
-        (again,) = orders(slow)  # it gets the open question
+        await asyncio.sleep(0.01)
+        (again,) = orders(slow)
         rig.roster.report(quick, answer(quick, 2 * GOOD))
         rig.roster.report(slow, Report(id=again.id, values=pack(3 * GOOD)))
         rig.roster.report(slow, Report(id=again.id, values=pack(4 * GOOD)))  # a repeat: ignored
@@ -346,5 +347,103 @@ def test_reports_of_a_replaced_session_are_ignored(path: Path) -> None:
         for wrong in (Report(applied_improvements=1), Report(skipped_improvements=1)):
             with pytest.raises(WireError, match="improvements applied"):
                 rig.roster.report(newer, wrong)
+
+    run(path, test)
+
+
+def test_a_lower_quorum_frees_a_query_that_waits(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        ann = rig.connect("ann")
+        query = asyncio.create_task(ask(rig.roster, dict.fromkeys(("ann", "bob"), STATES)))
+        await asyncio.sleep(0.15)
+        assert not list(orders(ann))
+        rig.roster.change(rig.roster.settings.model_copy(update={"quorum": 1}))
+        await asyncio.sleep(0.01)
+        rig.roster.report(ann, answer(ann))
+        assert set(await query) == {"ann"}
+
+    run(path, test, quorum=2)
+
+
+def small_messages(rig: Rig, name: str, applied: int | None) -> Session:
+    """Connect a member that accepts one improvement at a time."""
+    return rig.roster.admit(
+        name,
+        applied or 0,
+        is_new=applied is None,
+        welcome=lambda improvements: Welcome(improvements=improvements),
+        peer=Peer(receive_bytes=1),
+    )
+
+
+def applied_report(order: Order) -> Report:
+    return Report(id=order.id, applied_improvements=order.improvements[-1].number)
+
+
+def test_a_member_that_reconnects_between_pieces_gets_the_rest_once(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.connect("ann")
+        first = small_messages(rig, "bob", None)
+        for _ in range(4):
+            await rig.improve("ann")
+        rig.roster.learn(["bob"], 10)
+        (piece,) = orders(first)
+        assert [each.number for each in piece.improvements] == [1]
+        assert piece.WhichOneof("work") is None
+        assert not list(orders(first))  # the next one waits for its report
+        assert "bob" not in rig.roster.available()
+        rig.roster.report(first, applied_report(piece))
+        again = small_messages(rig, "bob", 1)
+        numbers = []
+        for _ in range(2):
+            (piece,) = orders(again)
+            numbers += [each.number for each in piece.improvements]
+            rig.roster.report(again, applied_report(piece))
+            rig.roster.report(again, applied_report(piece))  # a repeat changes nothing
+        (last,) = orders(again)
+        assert numbers == [2, 3]
+        assert [each.number for each in last.improvements] == [4]
+        assert (last.learn.phase, last.learn.env_steps) == (1, 10)
+        assert "bob" in rig.roster.available()
+
+    run(path, test)
+
+
+def test_a_member_that_is_dismissed_while_it_catches_up_gets_all_and_a_goodbye(path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.connect("ann")
+        bob = small_messages(rig, "bob", None)
+        for _ in range(3):
+            await rig.improve("ann")
+        rig.roster.learn(["bob"], 10)
+        rig.roster.dismiss("bob", "for a test")
+        numbers, last = [], FromServer()
+        while not bob.outbox.empty():
+            content = bob.outbox.get_nowait()
+            assert content is not None
+            last = FromServer.FromString(content)
+            if last.HasField("order"):
+                numbers += [each.number for each in last.order.improvements]
+                rig.roster.report(bob, applied_report(last.order))
+        assert numbers == [1, 2, 3]
+        assert last.goodbye.reason == Goodbye.FINISHED
+
+    run(path, test)
+
+
+def test_a_member_cannot_make_the_server_write_for_each_message(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(rig: Rig) -> None:
+        ann = rig.connect("ann")
+        for _ in range(3):
+            await rig.improve("ann")
+        writes: list[Any] = []
+        monkeypatch.setattr(rig.roster.journal, "write", lambda **content: writes.append(content))
+        for number in range(100):
+            rig.roster.report(ann, Report(applied_improvements=3, skipped_improvements=number % 2))
+            rig.roster.report(ann, Report(id=OrderId(epoch=1), applied_improvements=3))
+        assert len(writes) <= 1  # of the first skip
+        assert rig.roster.members["ann"].late_answers == 0
 
     run(path, test)

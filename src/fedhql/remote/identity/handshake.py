@@ -40,16 +40,19 @@ def refusal(address: str, credentials: Credentials) -> tuple[str, bool] | None:
         file.write(credentials.certificate + credentials.key)
         file.flush()
         context.load_cert_chain(file.name)
+    shaken = False
     try:
         with (
             socket.create_connection((host, int(port)), SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=host) as stream,
         ):
+            shaken = True
             # In TLS 1.3 the server checks our certificate after our side of the handshake is done.
             if stream.recv(1):
                 return None
     except ssl.SSLEOFError:
-        pass
+        if not shaken:  # a proxy whose server is down does this, too
+            return None
     except ssl.SSLCertVerificationError as error:
         why = (
             f"the certificate of {host} is not accepted: {error.verify_message}; it must be signed "

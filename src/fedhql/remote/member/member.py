@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
 LONGEST_RETRY_AFTER_SECONDS = 3_600.0  # whatever the server says
 GIVE_UP_SECONDS = 24 * 3_600.0
+REJECTIONS = 3  # of our certificate in a row, before we believe that it will never do
 KEEPALIVE_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0
 
@@ -106,7 +107,7 @@ class Member:
 
     async def _work(self) -> None:
         """Connect again after each disconnection, with growing pauses, until the work is over."""
-        wait, heard_at = FIRST_WAIT_SECONDS, self._clock()
+        wait, heard_at, rejections = FIRST_WAIT_SECONDS, self._clock(), 0
         while True:
             try:
                 await self._session()
@@ -119,7 +120,8 @@ class Member:
                 why, is_final = await asyncio.to_thread(
                     explained, error, self._address, self._credentials
                 )
-                if is_final:
+                rejections = rejections + 1 if is_final else 0
+                if rejections == REJECTIONS:
                     raise MemberRefused(f"{self._address}: {why}") from error
                 if self._welcomed:
                     heard_at = self._clock()
@@ -243,6 +245,8 @@ class Member:
             self._masking.begin(welcome)
         try:
             self._agent.begin(welcome)
+        except MemberStopped:
+            raise
         except (FedHQLError, WireError) as error:
             # A fault of this side alone is not described to the server.
             private = not isinstance(error, (SpacesDiffer, WireError))
@@ -308,7 +312,8 @@ class _Disconnected(Exception):
 
     def __init__(self, why: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(why)
-        self.retry_after_seconds = min(retry_after_seconds, LONGEST_RETRY_AFTER_SECONDS)
+        is_sane = 0 <= retry_after_seconds <= LONGEST_RETRY_AFTER_SECONDS  # False for NaN
+        self.retry_after_seconds = retry_after_seconds if is_sane else 0.0
 
 
 async def _send_goodbye(stream: Any, goodbye: Goodbye) -> None:

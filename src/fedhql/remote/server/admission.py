@@ -179,6 +179,9 @@ def require_name(name: str) -> None:
 
 def require_welcome(name: str, hello: Hello, roster: Roster, federation: str) -> None:
     """Raise Refused unless the member belongs to this federation and can continue in it."""
+    if roster.failure is not None:
+        why = "the server is stopping"
+        raise Refused(why, Cause.SERVER_STOPPING, retry_after_seconds=RETRY_SECONDS)
     if hello.protocol != PROTOCOL:
         raise Refused(
             f"{name} speaks protocol {hello.protocol}, but this server speaks protocol {PROTOCOL}",

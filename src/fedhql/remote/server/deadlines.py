@@ -68,3 +68,47 @@ class Waits:
         wait.next_log_after = 2 * self.seconds(wait)
         names = ", ".join(wait.names()) or "members"
         return f"waiting for {names} since {wait.since:%H:%M:%S} UTC: {wait.what}"
+
+
+@dataclass
+class _Probation:
+    strikes: int = 0
+    pause: float = 0.0
+    not_before: float = 0.0
+    forgiven_at: float = 0.0
+
+
+class Probations:
+    """Pauses for members that missed deadlines.
+
+    Each missed deadline doubles a member's pause. One is forgiven when the member has done its work
+    in time for as long as the pause was. So the time that others lose to a member becomes less and
+    less, even if it is late only now and then.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of: dict[str, _Probation] = {}
+
+    def strike(self, name: str, deadline_seconds: float) -> None:
+        """Begin a pause, or a longer one."""
+        found = self._of.setdefault(name, _Probation())
+        found.strikes += 1
+        found.pause = deadline_seconds * 2.0 ** min(found.strikes, 20)
+        found.not_before = self._clock() + found.pause
+        found.forgiven_at = found.not_before + found.pause
+
+    def pauses(self, name: str) -> bool:
+        found = self._of.get(name)
+        return found is not None and self._clock() < found.not_before
+
+    def did_work(self, name: str) -> None:
+        """Forgive a missed deadline if the last one was long ago."""
+        found = self._of.get(name)
+        if found is None or self._clock() < found.forgiven_at:
+            return
+        found.strikes -= 1
+        found.pause /= 2
+        found.forgiven_at = self._clock() + found.pause
+        if found.strikes == 0:
+            del self._of[name]

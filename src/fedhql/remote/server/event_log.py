@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter, deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from fedhql.remote.server.journal import Journal
@@ -15,8 +16,9 @@ SHOWN = 50  # events on the status page
 class EventLog:
     """The events, newest first, and how often connections were refused."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, write: Callable[..., None]) -> None:
+        """`write` writes to the journal."""
+        self._write = write
         self.events: deque[Event] = deque(journal.events(SHOWN), maxlen=SHOWN)
         self.refused_connections: Counter[str] = Counter()  # by cause, since the server started
 
@@ -28,8 +30,8 @@ class EventLog:
         event = Event(datetime.now(UTC).isoformat(timespec="seconds"), level, text)
         self.events.appendleft(event)
         log.log(logging.WARNING if level == "warning" else logging.INFO, "%s", text)
-        if keep and self._journal.is_usable:
-            self._journal.write(event=event)
+        if keep:
+            self._write(event=event)
 
     def refused(self, who: str, why: str, cause: Cause, *, logged: bool) -> None:
         """Count a refused connection, and log it unless it `logged` the same before."""

@@ -46,13 +46,12 @@ class MemberRecord:
     phase_env_steps: int = 0  # the env steps of it that the member has reported
     applied_improvements: int = 0
     skipped_improvements: int = 0  # over all its states; never falls
-    reported_skips: int = 0  # of its present state
+    reported_skips: int = 0  # as the member counts them
     refused_answers: int = 0
     refused_in_a_row: int = 0
     late_answers: int = 0
     unanswered_questions: int = 0
     missed_phases: int = 0  # deadlines of self-learning, or of catching up, that it missed
-    missed_in_a_row: int = 0  # deadlines, since its last usable answer or progress in a phase
     late_with: list[str] = field(default_factory=list)  # of `Work`; nobody waits for the member
     connections: int = 0
     replaced_connections: int = 0
@@ -159,6 +158,8 @@ class Journal:
         `rows` holds a file name, a round and the lines of that round. Improvements with numbers
         below `kept_from` are deleted.
         """
+        if not self.is_usable:
+            raise JournalError("the journal cannot be written any more")
         execute = self._database.execute
         with self._transaction():
             for name, value in (facts or {}).items():
@@ -195,7 +196,7 @@ class Journal:
             self._database.execute("BEGIN IMMEDIATE")
             yield
             self._database.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             self.is_usable = False  # what follows may rely on what is missing
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")

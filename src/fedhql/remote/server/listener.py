@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from fedhql.errors import CredentialsError, FedHQLError, SettingsError
+from fedhql.errors import CredentialsError, SettingsError
 from fedhql.remote.identity.credentials import Credentials, server_credentials
 from fedhql.remote.server.address import is_loopback, why_not_bound
 from fedhql.remote.server.admission import (
@@ -162,10 +162,6 @@ class Listener:
                     await context.write(FromServer(goodbye=error.goodbye).SerializeToString())
             _set_status(context, error.goodbye)
             return
-        except FedHQLError as error:  # the journal cannot be written
-            self._roster.fail(error)
-            context.set_code(grpc.StatusCode.UNAVAILABLE)
-            return
         except asyncio.CancelledError:  # gRPC cancels this call when the peer disconnects
             why = "the connection broke before its Hello"
             self._roster.log.refused(address, why, Cause.NO_HELLO, logged=False)
@@ -227,11 +223,7 @@ class Listener:
             deadlines = settings.exchange_deadline_seconds, settings.learning_deadline_seconds
             await asyncio.sleep(min(LOOK_SECONDS, *(each / 4 for each in deadlines)))
             self._limit_ended_sessions()
-            try:
-                self._roster.check_deadlines()
-            except FedHQLError as error:  # the journal cannot be written
-                self._roster.fail(error)
-                continue
+            self._roster.check_deadlines()
             expiring = [s for s, c in self._connections.items() if is_about_to_expire(c.expires)]
             for session in expiring:
                 why = f"the certificate of {session.name} expires too soon; renew it"
@@ -298,7 +290,5 @@ class Listener:
         except WireError as error:
             self._roster.tell(f"{session.name} is disconnected: {error}", level="warning")
             self._roster.expel(session, str(error), error.cause)
-        except FedHQLError as error:  # the journal cannot be written
-            self._roster.fail(error)
         finally:
             session.outbox.put_nowait(None)

@@ -1,12 +1,13 @@
 """Who belongs to a federation, who is connected, and who is late."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
+from typing import Any
 
 from fedhql.errors import FedHQLError, JournalError
 from fedhql.remote.server.condition import Condition
-from fedhql.remote.server.deadlines import Waits, Work
+from fedhql.remote.server.deadlines import Probations, Waits, Work
 from fedhql.remote.server.event_log import EventLog
 from fedhql.remote.server.journal import Journal, MemberRecord
 from fedhql.remote.server.service_settings import ServiceSettings
@@ -28,13 +29,25 @@ class Membership:
         self.settings, self.journal, self._clock = settings, journal, clock
         self.members: dict[str, MemberRecord] = journal.members()
         self.sessions: dict[str, Session] = {}
-        self.log = EventLog(journal)
+        self.log = EventLog(journal, self.write)
         self.tell = self.log.tell
         self.waits = Waits(clock)
         self.failure: FedHQLError | None = None  # why the server must stop
         self._condition = Condition(clock)
         self.wait_until = self._condition.wait_until
-        self._not_before: dict[str, float] = {}  # when a member that was late may be asked again
+        self._probations = Probations(clock)
+
+    def write(self, **content: Any) -> None:
+        """Write to the journal as `Journal.write` does. If that fails, the server stops.
+
+        Then all sessions have ended, so nothing can be sent that relies on what was not written.
+        """
+        if self.failure is not None and not self.journal.is_usable:
+            return
+        try:
+            self.journal.write(**content)
+        except JournalError as error:
+            self.fail(error)
 
     def leave(self, session: Session, why: str) -> None:
         """Remove a session that has ended."""
@@ -44,8 +57,7 @@ class Membership:
         member = self.members[session.name]
         if session.heard_at is not None:
             member.last_heard = session.heard_at.isoformat(timespec="seconds")
-        if self.journal.is_usable:
-            self.journal.write(members=[member])
+        self.write(members=[member])
         self.tell(f"{session.name} is away: {why}")
         self._condition.notify()
 
@@ -68,34 +80,40 @@ class Membership:
         here = [member for name, member in list(self.members.items()) if self._is_here(name)]
         return [member.name for member in sorted(here, key=lambda member: member.number)]
 
-    def available(self, at_least: int = 0) -> list[str]:
+    def available(self, at_least: int = 0, among: Container[str] | None = None) -> list[str]:
         """Return the names of the present members that are not late with anything.
 
         Members that were late before are left out for a while, unless `at_least` needs them and the
         federation is not ending.
         """
-        ready = [name for name in self.present() if self._is_ready(name)]
-        now = self._clock()
-        rested = [name for name in ready if self._not_before.get(name, now) <= now]
+        here = [name for name in self.present() if among is None or name in among]
+        ready = [name for name in here if self.is_ready(name)]
+        rested = [name for name in ready if not self._probations.pauses(name)]
         return rested if len(rested) >= at_least or self.is_ending else ready
 
     @property
     def is_ending(self) -> bool:
         """Whether members have finished. Then those that are left may never make a quorum."""
-        return any(member.finished for member in self.members.values())
+        return any(member.finished for member in list(self.members.values()))
 
-    def _is_ready(self, name: str) -> bool:
+    def takes_part(self, name: str) -> bool:
+        """Whether a known member is still part of the federation."""
+        listed = self.settings.members
+        return not self.members[name].over and (not listed or name in listed)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a member is connected, late with nothing, and not catching up."""
         session = self.sessions.get(name)
         return session is not None and not session.piece and not self.members[name].late_with
 
     def _is_here(self, name: str) -> bool:
-        return name in self.sessions and not self.members[name].over
+        return name in self.sessions and self.takes_part(name)
 
     def release(self, name: str) -> None:
         """Release a member from quarantine, on request of the operator."""
         member = self.members[name]
         member.quarantined, member.refused_in_a_row = "", 0
-        self.journal.write(members=[member])
+        self.write(members=[member])
         self.tell(f"{name} is released from quarantine")
 
     def change(self, settings: ServiceSettings) -> None:
@@ -123,9 +141,9 @@ class Membership:
         if self.failure is not None:
             return
         self.failure = error
-        self.tell(f"the federation stops: {error}", level="warning")
         reason = Goodbye.STOPPED if isinstance(error, JournalError) else Goodbye.REFUSED
         self._end_all(reason, f"the federation stops: {error}", Cause.SERVER_FAILED)
+        self.tell(f"the federation stops: {error}", level="warning")
         self._note_stop(str(error))
 
     def _end_all(self, reason: Goodbye.Reason, detail: str, cause: Cause) -> None:
@@ -135,9 +153,8 @@ class Membership:
         self._condition.stop()
 
     def _note_stop(self, why: str) -> None:
-        if self.journal.is_usable:
-            time_ = datetime.now(UTC).isoformat(timespec="seconds")
-            self.journal.write(facts={"stopped": {"time": time_, "why": why}})
+        time_ = datetime.now(UTC).isoformat(timespec="seconds")
+        self.write(facts={"stopped": {"time": time_, "why": why}})
 
     # Deadlines
 
@@ -157,13 +174,11 @@ class Membership:
     def miss(self, session: Session, work: Work) -> None:
         """Record a missed deadline: nobody waits for the member until it reports.
 
-        After `disconnect_after` of them in a row the member is disconnected. The pause until it is
-        asked again doubles with each, so that one that never answers costs less and less.
+        After `disconnect_after` of them in a row the member is disconnected.
         """
         member, settings = self.members[session.name], self.settings
         seconds = work.seconds(settings)
         session.missed += 1
-        member.missed_in_a_row += 1
         if work is Work.ANSWER:
             member.unanswered_questions += 1
         else:
@@ -171,9 +186,8 @@ class Membership:
         if work not in member.late_with:
             member.late_with.append(work)
         self._expect(session, work)
-        pause = seconds * 2.0 ** min(member.missed_in_a_row, 20)
-        self._not_before[session.name] = self._clock() + pause
-        self.journal.write(members=[member])
+        self._probations.strike(session.name, seconds)
+        self.write(members=[member])
         left = settings.disconnect_after - session.missed
         self.tell(
             f"{session.name} is late with {work}: nothing came for {seconds:g} s; the others go on "
@@ -193,14 +207,9 @@ class Membership:
         member = self.members[session.name]
         if work in member.late_with:
             member.late_with.remove(work)
-            self.journal.write(members=[member])
+            self.write(members=[member])
             self._condition.notify()
 
-    def _is_reliable(self, session: Session) -> None:
-        """Record that a member has done useful work in time."""
+    def _did_work(self, session: Session) -> None:
         session.missed = 0
-        member = self.members[session.name]
-        if member.missed_in_a_row:
-            member.missed_in_a_row = 0
-            self._not_before.pop(session.name, None)
-            self.journal.write(members=[member])
+        self._probations.did_work(session.name)

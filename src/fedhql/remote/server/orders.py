@@ -22,7 +22,7 @@ class Orders:
     def __init__(self, epoch: int, catch_up_window: CatchUpWindow, question_bytes: int) -> None:
         """`question_bytes` is room for the largest question beside improvements."""
         self.epoch, self._catch_up_window = epoch, catch_up_window
-        self._question_bytes = question_bytes
+        self.question_bytes = question_bytes
         self._last_number = 0
 
     def next_number(self) -> int:
@@ -85,5 +85,5 @@ class Orders:
 
     def _with_improvements(self, session: Session, number: int) -> tuple[Order, int]:
         id_ = OrderId(epoch=self.epoch, number=number)
-        room = session.peer.receive_bytes - self._question_bytes
+        room = session.peer.receive_bytes - self.question_bytes
         return self._catch_up_window.order(id_, session.applied, room)

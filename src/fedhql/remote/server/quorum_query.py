@@ -10,27 +10,37 @@ from fedhql.remote.server.exchange import TooFew
 from fedhql.remote.server.roster import Roster
 
 
-async def ask(roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int) -> dict[str, Values]:
+async def ask(
+    roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int | None = None
+) -> dict[str, Values]:
     """Return the values of each member that gave a usable answer in time.
 
     `states` holds the states for each member. The query repeats under a new identity until
-    `quorum` members have answered. Raise TooFew if another round could go on with other members.
+    `quorum` members have answered; None stands for the setting, which may change meanwhile. Raise
+    TooFew if another round could go on with other members.
     """
     assert roster.secure_value_bound is None  # secure aggregation needs `ask_for_sum`
     while True:
         await wait_for_quorum(roster, states, quorum)
-        exchange = await roster.hold(states, quorum)
-        if len(exchange.answers) >= quorum:
+        exchange = await roster.hold(states, needed(roster, quorum))
+        answers = len(exchange.answers)
+        if answers >= needed(roster, quorum):
             return exchange.answers
         roster.tell(
-            f"only {len(exchange.answers)} usable answers, but {quorum} are needed; asking again",
+            f"only {answers} usable answers, but {needed(roster, quorum)} are needed; asking again",
             level="warning",
         )
         if roster.is_ending or any(name not in states for name in roster.available()):
             raise TooFew
 
 
-async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -> None:
+def needed(roster: Roster, quorum: int | None) -> int:
+    return roster.settings.quorum if quorum is None else quorum
+
+
+async def wait_for_quorum(
+    roster: Roster, names: Collection[str], quorum: int | None = None
+) -> None:
     """Wait until `quorum` of the named members are available.
 
     Raise TooFew if that takes longer than the exchange deadline and enough other members are
@@ -38,21 +48,25 @@ async def wait_for_quorum(roster: Roster, names: Collection[str], quorum: int) -
     """
 
     def missing() -> list[str]:
-        return sorted(set(names) - set(roster.available(quorum)))
+        return sorted(set(names) - set(roster.available(needed(roster, quorum), names)))
 
     def enough() -> bool:
-        return len(names) - len(missing()) >= quorum
+        return len(names) - len(missing()) >= needed(roster, quorum)
+
+    def others() -> bool:
+        return len(roster.available(needed(roster, quorum))) >= needed(roster, quorum)
 
     if enough():
         return
     roster.tell(
-        f"waiting for members: {quorum} are needed, and {', '.join(missing())} are away or late",
+        f"waiting for members: {needed(roster, quorum)} are needed, and {', '.join(missing())} are "
+        "away or late",
         level="warning",
     )
-    with roster.waits.waiting(f"{quorum} members are needed", missing):
+    with roster.waits.waiting(f"{needed(roster, quorum)} members are needed", missing):
         if not await roster.wait_until(enough, roster.settings.exchange_deadline_seconds):
             await roster.wait_until(
-                lambda: enough() or len(roster.available(quorum)) >= quorum,
+                lambda: enough() or others(),
                 roster.settings.learning_deadline_seconds if roster.is_ending else None,
             )
             if not enough():

@@ -54,16 +54,16 @@ class RemoteCohort:
         self.finish_learning()
 
     def finish_learning(self) -> None:
-        """Wait until the members have learned, at most until the learning deadline."""
+        """Wait until the members that are not late have learned, at most until their deadline."""
         self.call(self._finish_learning())
 
     def query(self, states: States) -> Answers | PooledAnswers:
-        roster, quorum = self._roster, self._roster.settings.quorum
+        roster = self._roster
         if roster.secure_value_bound is not None:
-            query = ask_for_sum(roster, self.names, states, quorum, self._late)
+            query = ask_for_sum(roster, self.names, states, late=self._late)
             pooled, answered = self.call(query)
             return PooledAnswers(pooled, *self._split_by_answer(answered))
-        answers = self.call(ask(roster, dict.fromkeys(self.names, states), quorum))
+        answers = self.call(ask(roster, dict.fromkeys(self.names, states)))
         members, refused = self._split_by_answer(answers)
         # float64, as in `usable_answers` of an in-process cohort.
         q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
@@ -136,9 +136,7 @@ class RemoteCohort:
 
         def awaited() -> list[str]:
             here = [name for name in roster.present() if name in self.names]
-            return [
-                n for n in here if members[n].learning and Work.LEARNING not in members[n].late_with
-            ]
+            return [n for n in here if members[n].learning and roster.is_ready(n)]
 
         def learned() -> bool:
             done = [name for name in self.names if not members[name].learning]
@@ -160,7 +158,7 @@ class RemoteCohort:
         roster.server_env_steps += server_env_steps
         # No order goes out before the write below: this coroutine does not await.
         kept_from = roster.catch_up_window.add(improvement)
-        roster.journal.write(
+        roster.write(
             facts={
                 **facts,
                 "improvements": improvement.number,
@@ -170,3 +168,5 @@ class RemoteCohort:
             improvement=improvement,
             kept_from=kept_from,
         )
+        if roster.failure is not None:
+            raise roster.failure

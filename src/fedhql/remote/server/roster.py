@@ -111,9 +111,10 @@ class Roster(Membership):
         member.connections += 1
         member.applied_improvements = applied
         session = self.sessions[name] = Session(name, applied, peer, heard_at=datetime.now(UTC))
+        session.skipped = 0 if is_new else member.reported_skips
         session.send(FromServer(welcome=welcome(applied)))
         member.late_with = [work for work in member.late_with if work != Work.ANSWER]
-        self.journal.write(members=[member])
+        self.write(members=[member])
         self.tell(f"{name} connected{peer.in_words}")
         self._send_open_work(session)
         self._condition.notify()
@@ -126,7 +127,7 @@ class Roster(Membership):
             return
         self._came(session, Work.CATCHING_UP)
         if member.finished:
-            self._send_last_order(session, "the member has finished", Cause.BUDGET_SPENT)
+            self._send_last_order(session, "the member has finished", Cause.FEDERATION_OVER)
             return
         if member.learning:
             self._order_learning(session.name)
@@ -147,6 +148,10 @@ class Roster(Membership):
         number = listed.index(name) if listed else len(taken)
         return max(taken) + 1 if number in taken else number
 
+    def set_message_sizes(self, question_bytes: int, least_receive_bytes: int) -> None:
+        self.least_receive_bytes = least_receive_bytes
+        self._orders.question_bytes = question_bytes
+
     def change(self, settings: ServiceSettings) -> None:
         super().change(settings)
         self.catch_up_window.most = settings.catch_up_improvements
@@ -155,7 +160,7 @@ class Roster(Membership):
         """Mark a member as finished and send it its last improvements and a Goodbye."""
         member = self.members[name]
         member.finished = True
-        self.journal.write(members=[member])
+        self.write(members=[member])
         session = self.sessions.get(name)
         if session is not None and self._has_caught_up(session):
             self._send_last_order(session, detail, cause)
@@ -172,7 +177,7 @@ class Roster(Membership):
         member = self.members[session.name]
         if member.finished and self.sessions.get(session.name) is session:
             member.parted = True
-            self.journal.write(members=[member])
+            self.write(members=[member])
             self._condition.notify()
 
     # Orders
@@ -186,8 +191,7 @@ class Roster(Membership):
         """Send the questions of one exchange, wait for the answers, and return the exchange."""
         exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort)
         self._exchange, begun = exchange, self._clock()
-        here = [self.sessions[name] for name in self.present() if name in states]
-        ready = [session for session in here if self._is_ready(session.name)]
+        ready = [self.sessions[name] for name in self._askable(exchange)]
         self._ask([session for session in ready if not session.asked], exchange)
         try:
             with self.waits.waiting("answers", lambda: sorted(exchange.waiting)):
@@ -200,6 +204,11 @@ class Roster(Membership):
             if session is not None and self._is_awaited(session, exchange):
                 self.miss(session, Work.ANSWER)
         return exchange
+
+    def _askable(self, exchange: Exchange) -> list[str]:
+        """Return the members that may be asked now. A masked cohort is fixed and asked as it is."""
+        at_least = len(exchange.states) if exchange.cohort else exchange.quorum
+        return self.available(at_least, exchange.states)
 
     def _ask(self, sessions: Sequence[Session], exchange: Exchange) -> None:
         ready = [session for session in sessions if self._has_caught_up(session)]
@@ -237,7 +246,7 @@ class Roster(Membership):
                 member.phase += 1
                 member.phase_size, member.phase_env_steps = affordable, 0
                 begun.append(member)
-        self.journal.write(facts=facts, members=begun)  # before any member gets its order
+        self.write(facts=facts, members=begun)  # before any member gets its order
         for member in begun:
             self._order_learning(member.name)
 
@@ -268,7 +277,9 @@ class Roster(Membership):
         exchange = self._exchange
         if exchange is None or exchange.cohort:  # a masked cohort is fixed when its exchange starts
             return
-        if session.name in exchange.waiting and not session.asked and self._is_ready(session.name):
+        if session.name not in exchange.waiting or session.asked:
+            return
+        if session.name in self._askable(exchange):
             self._ask([session], exchange)
 
     # Reports
@@ -284,11 +295,10 @@ class Roster(Membership):
                 f"{report.skipped_improvements} of them skipped; {self.improvements} exist"
             )
         member.applied_improvements = report.applied_improvements
-        skipped = report.skipped_improvements - member.reported_skips
-        member.reported_skips = report.skipped_improvements
-        if skipped > 0:
-            member.skipped_improvements += skipped
-            self.journal.write(members=[member])  # a restart must not lower the count
+        if report.skipped_improvements > session.skipped:
+            member.skipped_improvements += report.skipped_improvements - session.skipped
+            session.skipped = member.reported_skips = report.skipped_improvements
+            self.write(members=[member])  # a restart must not lower the count
         number = report.id.number if report.id.epoch == self._orders.epoch else 0
         if number and number == session.piece:
             session.piece = 0
@@ -305,24 +315,26 @@ class Roster(Membership):
     def _process_learning(self, session: Session, member: MemberRecord, report: Report) -> None:
         if not member.has_learned(report.phase, report.phase_env_steps):
             return
+        in_time = Work.LEARNING not in member.late_with
         self._came(session, Work.LEARNING)
-        self._is_reliable(session)
+        if in_time:
+            self._did_work(session)
         if member.learning:
             self._expect(session, Work.LEARNING)
             return  # progress in an unfinished phase is not written: the member reports it again
-        self.journal.write(members=[member])
+        self.write(members=[member])
         self.on_idle(member)
 
     def _process_answer(self, session: Session, member: MemberRecord, report: Report) -> None:
         exchange = self._exchange
-        was_asked = key_of(report.id) == (self._orders.epoch, session.asked)
+        was_asked = session.asked > 0 and key_of(report.id) == (self._orders.epoch, session.asked)
         if was_asked:
             session.asked = 0
             self._came(session, Work.ANSWER)
         if exchange is None or key_of(report.id) != (self._orders.epoch, exchange.number):
             if was_asked:
                 member.late_answers += 1
-                self.journal.write(members=[member])
+                self.write(members=[member])
             self._send_open_question(session)
             return
         if member.name not in exchange.waiting:
@@ -334,7 +346,7 @@ class Roster(Membership):
             self._refuse_answer(session, member, report, error)
             return
         member.refused_in_a_row = 0
-        self._is_reliable(session)
+        self._did_work(session)
 
     def _refuse_answer(
         self, session: Session, member: MemberRecord, report: Report, error: WireError
@@ -344,7 +356,7 @@ class Roster(Membership):
         left = self.settings.quarantine_after - member.refused_in_a_row
         if left <= 0:
             member.quarantined = str(error)
-        self.journal.write(members=[member])
+        self.write(members=[member])
         self.tell(f"{member.name}: answer refused: {error}", level="warning")
         if session.peer.gets_notices:
             notice = Notice(id=report.id, cause=error.cause, detail=str(error), left=max(left, 0))

@@ -6,7 +6,7 @@ from fedhql.contract import States
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Moments
 from fedhql.remote.server.exchange import Exchange
-from fedhql.remote.server.quorum_query import wait_for_quorum
+from fedhql.remote.server.quorum_query import needed, wait_for_quorum
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.wire_pb2 import Cause, Goodbye
 from fedhql.secure.fixed_point import FixedPoint
@@ -14,7 +14,11 @@ from fedhql.secure.masks import NotTheSum, unmasked_sum
 
 
 async def ask_for_sum(
-    roster: Roster, names: Sequence[str], states: States, quorum: int, late: set[str]
+    roster: Roster,
+    names: Sequence[str],
+    states: States,
+    quorum: int | None = None,
+    late: set[str] | None = None,
 ) -> tuple[Moments, list[str]]:
     """Return the moments of a cohort's values and the names in the cohort.
 
@@ -24,12 +28,13 @@ async def ask_for_sum(
     `quarantine_after` sums that do not add up.
     """
     missed, wrong_sums = set[str](), 0
+    late = set() if late is None else late
     while True:
         await wait_for_quorum(roster, names, quorum)
-        here = [name for name in roster.available(quorum) if name in names]
+        here = roster.available(needed(roster, quorum), names)
         reliable = [name for name in here if name not in missed | late]
         # With too few reliable members, ask all. Members with unusable answers get quarantined.
-        cohort = reliable if len(reliable) >= quorum else here
+        cohort = reliable if len(reliable) >= needed(roster, quorum) else here
         keys = [key for name in cohort if (key := roster.sessions[name].masking_key) is not None]
         # Without all keys it would be a plain exchange, or one whose masks do not cancel.
         assert 0 < len(keys) == len(cohort)

@@ -45,6 +45,7 @@ class Session:
     asked: int = 0  # the number of its unanswered question, or 0; it gets no second one
     piece: int = 0  # the number of an unanswered order that only brings improvements, or 0
     due: dict[Work, float] = field(default_factory=dict)  # when open work is late
+    skipped: int = 0  # the most improvements that it has reported as skipped
     missed: int = 0  # deadlines missed in this connection since its last useful report
     heard_at: datetime | None = None  # its last message
     met: set[bytes] = field(default_factory=set)  # public keys of members that it was sent
