@@ -176,7 +176,7 @@ def test_what_takes_long_to_load_waits_until_it_is_needed() -> None:
 
 
 def test_nothing_is_drawn_when_no_one_is_at_a_terminal(tmp_path: Path) -> None:
-    file = write_file(tmp_path, TABULAR.format(budget=300))
+    file = write_file(tmp_path, TABULAR.format(budget=600))
     done = fedhql("run", file, "--out", tmp_path / "run")
     assert done.stderr == ""
     assert "\x1b" not in done.stdout

@@ -289,8 +289,8 @@ def test_an_agent_that_answers_nan_is_named_and_counted(
     with caplog.at_level(logging.WARNING, "fedhql"):
         directory = RunDirectory(finish(tmp_path))
     assert [record.getMessage() for record in caplog.records] == [
-        "exploration=3/seed0: agent2 answered with NaN or infinity and is left out of such "
-        "exchanges"
+        "exploration=3/seed0: agent2: NaN or infinity; left out whenever that happens, counted, "
+        "and not logged again"
     ]
     rows = read_rows(directory.cell(CELLS[1]) / "federation.csv", FederationRow)
     refused = json.loads(directory.refused_answers(CELLS[1]).read_text())

@@ -592,3 +592,27 @@ def test_secure_aggregation_that_gives_up_says_why_everywhere(
     shown = CliRunner().invoke(app, ["status", str(tmp_path / "home")]).stdout
     assert "stopped at" in shown
     assert "do not add up, 3 times" in shown
+
+
+def test_a_member_that_was_busy_too_long_learns_that_it_was_disconnected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = federation(BUDGET, start_with=3, exchange_deadline_seconds=0.3, disconnect_after=2)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            for number, name in enumerate(GOOD):
+                members.join(name, Recorder(number))
+            members.join("cyd", Recorder(2, answer_seconds=2.0))
+            await until(lambda: "cyd: no connection" in caplog.text)
+            for name in (*GOOD, "cyd"):
+                await members.leave(name)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "cyd: no connection" in r.getMessage()]
+    assert "the server ended the connection while the agent was busy; its log says why" in line
+    assert "cyd is away: it missed 2 deadlines in a row, the last with an answer" in caplog.text

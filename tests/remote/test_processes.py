@@ -71,7 +71,7 @@ def test_operator_commands_work_in_a_federation_with_certificates(tmp_path: Path
         )
         assert "cyd is quarantined after 3 refused answers" in status
         assert fedhql("release", "bob", "--home", running.home).stderr == (
-            "fedhql: error: release bob: allowed: cyd\n"
+            "fedhql: error: release bob: only cyd is in quarantine\n"
         )
         running.serve()
         assert fedhql("release", "cyd", "--home", running.home).returncode == 0

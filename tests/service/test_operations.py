@@ -48,7 +48,7 @@ def test_a_member_that_is_no_longer_listed_leaves_and_a_new_one_joins(tmp_path: 
             members.join("cyd")
             await server.reach(lambda: server.roster.members.get("cyd") is not None)
             text = server.roster.log.events
-            assert any("exchange_deadline_seconds is 7.0 here" in event.text for event in text)
+            assert any("exchange_deadline_seconds: 30.0 -> 7.0" in event.text for event in text)
             for name in ("ann", "bob", "cyd"):
                 await members.leave(name)
 
@@ -83,7 +83,7 @@ def test_a_hangup_signal_makes_a_server_read_its_file_again(tmp_path: Path) -> N
         file = tmp_path / "federation.toml"
         file.write_text(federation(BUDGET, quorum=1))
         running.running["server"].send_signal(signal.SIGHUP)
-        running.until(lambda: "service.quorum is 1 here" in running.log("server"), "server")
+        running.until(lambda: "service.quorum: 2 -> 1" in running.log("server"), "server")
         file.write_text("[service]\nnonsense = 1\n")
         running.running["server"].send_signal(signal.SIGHUP)
         running.until(lambda: "stay as they were" in running.log("server"), "server")

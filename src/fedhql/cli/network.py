@@ -264,8 +264,10 @@ def _locked_home(home: Path) -> Iterator[None]:
 
 def _address(text: str, option: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not port.isdecimal():
-        raise SettingsError(f"{option} {text}: allowed: HOST:PORT, as in 127.0.0.1:8080")
+    if ":" not in text or not port.isdecimal() or int(port) > 65_535:
+        raise SettingsError(
+            f"{option} {text}: allowed: HOST:PORT with a port up to 65535, as in 127.0.0.1:8080"
+        )
     return host or "127.0.0.1", int(port)
 
 

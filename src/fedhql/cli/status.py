@@ -76,8 +76,14 @@ def _print_journal(console: Console, path: Path) -> None:
             stage = "not started" if position is None else Position.of(position).stage.in_words
             about |= {"stage": stage, "round": Position.of(position).round}
             settings = parse((path.parent / SETTINGS).read_text(), (), ServedSettings)
-            members = [vars(m) for m in statuses(journal.members(), settings.service.members)]
-            if (stopped := journal.fact("stopped")) is not None:
+            stopped = journal.fact("stopped")
+            found = statuses(
+                journal.members(),
+                settings.service.members,
+                sessions=None if stopped is None else {},  # a server that stopped has no sessions
+            )
+            members = [vars(member) for member in found]
+            if stopped is not None:
                 about["stage"] = f"stopped at {stopped['time']}: {stopped['why']}; {stage}"
             events = [vars(event) for event in journal.events(EVENTS)]
     except FileNotFoundError as error:

@@ -35,7 +35,9 @@ def count_refused(
     """Add refused answers of an agent to `refused`; log a warning at the agent's first ones."""
     if agent not in refused:
         whose = f"{cell}: {agent}" if cell else agent
-        log.warning("%s answered with %s and is left out of such exchanges", whose, why)
+        log.warning(
+            "%s: %s; left out whenever that happens, counted, and not logged again", whose, why
+        )
     refused[agent] += count
 
 

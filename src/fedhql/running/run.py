@@ -53,6 +53,7 @@ def run_experiment(
     """
     _require_same_experiment(directory, settings, resume)
     _warn_of_late_learners(settings)
+    _warn_if_nothing_is_federated(settings)
     chosen = _engine(directory, settings, engine)
     computes, facts = engine_named(chosen), DeviceFacts()
     if computes.needs_facts or not directory.is_run():
@@ -88,6 +89,19 @@ def run_experiment(
             directory.merge_records()
             write_summary(directory)
             _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
+
+
+def _warn_if_nothing_is_federated(settings: ExperimentSettings) -> None:
+    """Warn when the budget ends before the first round: then all arms are the same."""
+    budget = settings.budget.env_steps_per_agent
+    phase = settings.federation.self_learning_env_steps
+    if budget <= phase:
+        log.warning(
+            "no round takes place: the budget of %s env steps is no more than the first phase of "
+            "self-learning; lower it with --set federation.self_learning_env_steps=N, now %s",
+            f"{budget:,}",
+            f"{phase:,}",
+        )
 
 
 def _warn_of_late_learners(settings: ExperimentSettings) -> None:

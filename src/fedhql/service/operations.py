@@ -33,8 +33,8 @@ def ask_to_release(home: Path, name: str) -> None:
         why = f"{home / JOURNAL} is not the journal of a federation ({error})"
         raise SettingsError(why) from error
     if name not in quarantined:
-        allowed = ", ".join(quarantined) or "nobody, for nobody is in quarantine"
-        raise SettingsError(f"release {name}: allowed: {allowed}")
+        who = f"only {', '.join(quarantined)}" if quarantined else "nobody"
+        raise SettingsError(f"release {name}: {who} is in quarantine")
     write_atomically(home / RELEASE / name, "")
 
 
@@ -77,7 +77,7 @@ class Operations:
             sizes = message_sizes(settings, self._task)
             write_atomically(self._home / SETTINGS, settings.as_toml())
         except (FedHQLError, OSError) as error:
-            text = f"the settings are not read again, and stay as they were: {error}"
+            text = f"the new settings are rejected, all of them stay as they were: {error}"
             self._roster.tell(text, level="warning")
             return
         self._settings = settings
@@ -94,4 +94,5 @@ class Operations:
         for key in NEED_A_RESTART:
             if getattr(settings.service, key) != getattr(before.service, key):
                 raise SettingsError(f"service.{key} changes only when the server is started again")
-        return differing_keys(settings, before)
+        new, old = (each.service.model_dump() for each in (settings, before))
+        return [f"service.{k}: {old[k]} -> {new[k]}" for k in new if new[k] != old[k]]

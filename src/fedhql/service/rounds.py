@@ -155,6 +155,7 @@ class Service:
                 # Near the end, absent members may never return.
                 self._wait(lambda: enough() or over(), self._service.learning_deadline_seconds)
         self._cohort.enlist(present)
+        self._round_began = self._clock()
         return len(present) >= self._service.quorum
 
     @property

@@ -71,7 +71,7 @@ ALTERED: dict[str, tuple[Change, str]] = {
         "is not signed with its certificate's key",
     ),
     "another signature": (
-        lambda key, _: changed(key, signature=key.signature[:-1] + b"!"),
+        lambda key, _: changed(key, signature=key.signature[:-1] + bytes([key.signature[-1] ^ 1])),
         "is not signed with its certificate's key",
     ),
     "no signature": (lambda key, _: changed(key, signature=b""), "is not signed"),

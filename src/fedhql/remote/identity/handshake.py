@@ -20,6 +20,8 @@ def explained(error: Exception, address: str, credentials: Credentials | None) -
     if not isinstance(error, grpc.aio.AioRpcError):
         return str(error), False
     why = error.details() or error.code().name
+    if why == "Internal error from Core":  # gRPC's words for a write on a stream that has ended
+        return "the server ended the connection while the agent was busy; its log says why", False
     if not any(word in why.lower() for word in ("socket closed", "handshake", "verification")):
         return why, False
     if credentials is None:
@@ -28,7 +30,7 @@ def explained(error: Exception, address: str, credentials: Credentials | None) -
 
 
 def refusal(address: str, credentials: Credentials) -> tuple[str, bool] | None:
-    """Try a TLS handshake; return why it fails, and whether our own certificate is the reason.
+    """Try a TLS handshake; return why it fails, and whether a certificate is the reason.
 
     Return None if it succeeds or if nothing listens at the address. Blocks for some seconds.
     """
@@ -58,7 +60,7 @@ def refusal(address: str, credentials: Credentials) -> tuple[str, bool] | None:
             f"the certificate of {host} is not accepted: {error.verify_message}; it must be signed "
             "by the authority in ca.crt and name that host (fedhql certs issue NAME --host HOST)"
         )
-        return why, False
+        return why, True
     except ssl.SSLError as error:
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}", False
     except (OSError, ValueError):

@@ -209,7 +209,7 @@ class Member:
                     await self._welcomed_by(message.welcome, stream)
                 case "notice":
                     log.warning(
-                        "%s: the server refused an answer: %s (%d more and it quarantines us)",
+                        "%s: the server refused an answer: %s (left before quarantine: %d)",
                         self._name, message.notice.detail, message.notice.left,
                     )  # fmt: skip
                 case "goodbye":

@@ -37,7 +37,10 @@ class Exchange:
         values = _array(tensor, "float32", (rows, action_count))
         largest = float(np.abs(values).max(initial=0))
         if not largest <= bound:  # also true for NaN
-            raise WireError(f"a value of {largest:g}, allowed: {bound:g}", Cause.ANSWER_VALUE)
+            raise WireError(
+                f"a value of {largest:g}; allowed: finite ones up to {bound:g} in size",
+                Cause.ANSWER_VALUE,
+            )
         self.answers[name] = values
 
     def is_settled(self, still_asked: bool) -> bool:

@@ -191,7 +191,7 @@ class Membership:
         left = settings.disconnect_after - session.missed
         self.tell(
             f"{session.name} is late with {work}: nothing came for {seconds:g} s; the others go on "
-            f"without it ({max(left, 0)} deadlines left before it is disconnected)",
+            f"without it (after {max(left, 0)} more it is disconnected)",
             level="warning",
         )
         if left <= 0:
@@ -208,6 +208,7 @@ class Membership:
         if work in member.late_with:
             member.late_with.remove(work)
             self.write(members=[member])
+            self.tell(f"{session.name} is no longer late with {work}")
             self._condition.notify()
 
     def _did_work(self, session: Session) -> None:

@@ -33,8 +33,14 @@ def statuses(
     waiting: WaitStatus | None = None,
 ) -> list[MemberStatus]:
     """Return the status of each member. `sessions` is None where no server runs."""
-    known = sorted(members.values(), key=lambda member: member.number)
+    known = sorted(list(members.values()), key=lambda member: member.number)  # noqa: C414, a copy
     found = [_status(member, sessions, waiting) for member in known]
+    found = [
+        replace(member, state="removed")
+        if listed and member.name not in listed and member.state in ("away", "unknown")
+        else member
+        for member in found
+    ]
     return found + [MemberStatus(name, "never came") for name in listed if name not in members]
 
 
@@ -55,7 +61,7 @@ def _status(
         missed_phases=member.missed_phases,
         reconnects=max(member.connections - 1, 0),
         replaced_connections=member.replaced_connections,
-        late_with=", ".join(member.late_with),
+        late_with=", ".join(member.late_with) if session is not None else "",
         waited_for_since=waiting.since if waiting and member.name in waiting.names else "",
         last_heard=member.last_heard,
         quarantined=member.quarantined,

@@ -299,6 +299,8 @@ class Roster(Membership):
             member.skipped_improvements += report.skipped_improvements - session.skipped
             session.skipped = member.reported_skips = report.skipped_improvements
             self.write(members=[member])  # a restart must not lower the count
+            text = f"{member.name} skipped improvements that are no longer kept"
+            self.tell(f"{text}: {member.skipped_improvements} in all", level="warning")
         number = report.id.number if report.id.epoch == self._orders.epoch else 0
         if number and number == session.piece:
             session.piece = 0

@@ -27,7 +27,9 @@ class MemberStatus:
     """The status of one member."""
 
     name: str
-    state: str  # connected, late, away, never came, quarantined, finished; unknown: no server runs
+    # connected, late, away, never came, removed (no longer listed), quarantined, finished;
+    # unknown, where no server is asked
+    state: str
     own_env_steps: int = 0
     consumed_env_steps: float = 0.0  # its own plus its share of the server's
     applied_improvements: int = 0
