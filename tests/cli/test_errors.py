@@ -188,7 +188,7 @@ def test_environments_are_found_where_the_user_works(tmp_path: Path) -> None:
         "gym.register('Mine-v0', entry_point='gymnasium.envs.toy_text:FrozenLakeEnv',"
         " max_episode_steps=50)\n"
     )
-    text = TABULAR.format(budget=300).replace("FrozenLake-v1", "my_env:Mine-v0")
+    text = TABULAR.format(budget=600).replace("FrozenLake-v1", "my_env:Mine-v0")
     succeed("run", write_file(tmp_path, text), "--out", "run", cwd=tmp_path)
 
 
@@ -201,7 +201,7 @@ def test_a_defect_in_a_users_agent_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 def test_an_output_directory_that_holds_something_else(tmp_path: Path) -> None:
-    file = write_file(tmp_path, TABULAR.format(budget=300))
+    file = write_file(tmp_path, TABULAR.format(budget=600))
     succeed("run", file, "--out", "run", cwd=tmp_path)
     before = (tmp_path / "run" / "evaluations.csv").read_bytes()
     assert "--resume" in refused("run", file, "--out", "run", cwd=tmp_path)
@@ -216,7 +216,7 @@ def test_an_output_directory_that_holds_something_else(tmp_path: Path) -> None:
 
 
 def test_an_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    file = write_file(tmp_path, TABULAR.format(budget=300))
+    file = write_file(tmp_path, TABULAR.format(budget=600))
     assert "cannot be written" in refused("run", file, "--out", f"{file}/run", cwd=tmp_path)
 
 

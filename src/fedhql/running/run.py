@@ -15,7 +15,7 @@ from fedhql.errors import RunDirectoryError
 from fedhql.results.summary import write_summary
 from fedhql.settings.experiment import differing_keys, read_settings
 from fedhql.settings.sections import ExperimentSettings
-from fedhql.storage.arm_names import order
+from fedhql.storage.arm_names import INDEPENDENT, order
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import Cell, RunDirectory, platform_facts
 
@@ -53,7 +53,8 @@ def run_experiment(
     """
     _require_same_experiment(directory, settings, resume)
     _warn_of_late_learners(settings)
-    _warn_if_nothing_is_federated(settings)
+    if set(arms) != {INDEPENDENT}:
+        _warn_if_nothing_is_federated(settings)
     chosen = _engine(directory, settings, engine)
     computes, facts = engine_named(chosen), DeviceFacts()
     if computes.needs_facts or not directory.is_run():
