@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +26,7 @@ from fedhql.errors import JournalError, MemberRefused, MemberStopped, NoUsableAn
 from fedhql.remote.member.masking import Masking
 from fedhql.remote.server import deadlines, event_log, listener, membership, roster
 from fedhql.remote.server.journal import Journal, MemberRecord
-from fedhql.remote.wire import pack, pack_improvement, unpack
+from fedhql.remote.wire import SERVICE, pack, pack_improvement, unpack
 from fedhql.remote.wire_pb2 import Cause, FromMember, Goodbye, Order, Report
 from fedhql.service.home import open_home
 from fedhql.service.status_page import Observation
@@ -616,3 +617,25 @@ def test_a_member_that_was_busy_too_long_learns_that_it_was_disconnected(
     (line,) = [r.getMessage() for r in caplog.records if "cyd: no connection" in r.getMessage()]
     assert "the server ended the connection while the agent was busy; its log says why" in line
     assert "cyd is away: it missed 2 deadlines in a row, the last with an answer" in caplog.text
+
+
+def test_a_hello_that_grows_when_it_is_unpacked_leaves_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address, compression=grpc.Compression.Gzip) as channel,
+        ):
+            for mebibytes in (20, 200):
+                call: Any = channel.stream_stream(f"/{SERVICE}/Join")()
+                await call.write(b"\0" * (mebibytes * 2**20))
+                with suppress(grpc.aio.AioRpcError):  # the status, after a Goodbye if there is one
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                assert (await asyncio.wait_for(call.code(), 20)).name == "RESOURCE_EXHAUSTED"
+            await server.reach(lambda: sum(server.roster.log.refused_connections.values()) == 2)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert not any(record.exc_info for record in caplog.records)

@@ -70,12 +70,13 @@ class RemoteCohort:
         return Answers(q_NBA, members, refused)
 
     def _split_by_answer(self, answered: Collection[str]) -> tuple[tuple[int, ...], dict[int, str]]:
-        """Return the indices of members that answered, and a reason for each other index."""
+        """Return the indices of members that answered, and a reason for each other that is here.
+
+        Nobody need be warned of a member that has left.
+        """
         members = tuple(n for n, name in enumerate(self.names) if name in answered)
-        refused = {
-            n: "no usable answer in time" for n in range(len(self.names)) if n not in members
-        }
-        return members, refused
+        here = (n for n, name in enumerate(self.names) if name in self._roster.sessions)
+        return members, {n: "no usable answer in time" for n in here if n not in members}
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
         """Ask each member about its own states; return NaN for members that do not answer.
