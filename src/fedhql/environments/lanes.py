@@ -144,10 +144,18 @@ class TwinLanes:
         self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array, active: Array | bool = True
     ) -> Step:
         step = self.step(episodes, actions_M, jnp.ones_like(actions_M, dtype=bool))
+        if not self.twin.start_is_costly:
+            return step._replace(episodes=self._restarted(step, draws_MR))
+        after = jax.lax.cond(
+            step.ended.any(), lambda: self._restarted(step, draws_MR), lambda: step.episodes
+        )
+        return step._replace(episodes=after)
+
+    def _restarted(self, step: Step, draws_MR: Array) -> TwinEpisodes:
         fresh = self._started(draws_MR)
         states = jnp.where(step.ended[:, None], fresh.states, step.episodes.states)
         elapsed = jnp.where(step.ended, fresh.elapsed, step.episodes.elapsed)
-        return step._replace(episodes=TwinEpisodes(states, elapsed))
+        return TwinEpisodes(states, elapsed)
 
     def _started(self, draws_MR: Array) -> TwinEpisodes:
         states = jax.vmap(self.twin.start)(draws_MR)

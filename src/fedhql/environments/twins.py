@@ -27,6 +27,7 @@ class Twin:
     start: Callable[[Array], Array]  # draws (start_draws,) in [0, 1) -> state
     step: Callable[[Array, Array], tuple[Array, Array, Array]]  # -> state, reward, terminated
     observe: Callable[[Array], Array]
+    start_is_costly: bool = False  # if so, lanes call `start` only when an episode has ended
 
 
 def _between(low: float, high: float) -> Callable[[Array], Array]:

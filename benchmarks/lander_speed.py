@@ -1,0 +1,90 @@
+"""How fast is LunarLander as a twin, and as EnvPool's lanes? Env steps a second on this machine.
+
+    PYTHONPATH=. taskset -c 0 python benchmarks/lander_speed.py [--lanes 6 32 128]
+
+All lanes step and restart in one compiled loop. "random" flies at random; "landing" lands by hand,
+so that more lanes are on the ground. Each figure is the best of three runs of 200 steps, in CPU
+time, which other jobs on the machine change less than wall time.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.lanes import Lanes, TwinLanes
+from fedhql.environments.lunar_lander.twin import lunar_lander
+
+STEPS, WARM_UP, RUNS = 200, 300, 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--lanes", type=int, nargs="*", default=[6, 32, 128])
+    parser.add_argument("--policies", nargs="*", default=["random", "landing"])
+    options = parser.parse_args()
+    found: dict[str, Callable[[], Lanes]] = {
+        "twin": lambda: TwinLanes(lunar_lander()),
+        "EnvPool": COMPILED_ENVIRONMENTS["LunarLander-v3"].make_lanes,
+    }
+    for policy in options.policies:
+        for M in options.lanes:
+            for name, make_lanes in found.items():
+                compiling, rate = measured(make_lanes(), M, policy)
+                print(
+                    f"{policy}, {M} lanes, {name}: {rate:,.0f} steps/s, compiled in "
+                    f"{compiling:.0f} s",
+                    flush=True,
+                )
+
+
+def measured(lanes: Lanes, M: int, policy: str) -> tuple[float, float]:
+    """Return the seconds to compile, and the steps a second."""
+
+    def play(episodes: Any, key: jax.Array, steps: int) -> Any:
+        def move(episodes: Any, key: jax.Array) -> tuple[Any, None]:
+            acting, starting = jax.random.split(key)
+            seen_MD = lanes.observe(episodes)
+            random = jax.random.randint(acting, (M,), 0, 4)
+            actions_M = random if policy == "random" else landing(seen_MD)
+            draws_MR = jax.random.uniform(starting, (M, lanes.start_draws))
+            step = lanes.step_and_restart(episodes, actions_M.astype(jnp.int32), draws_MR, True)
+            return step.episodes, None
+
+        return jax.lax.scan(move, episodes, jax.random.split(key, steps))[0]
+
+    key = jax.random.key(0)
+    episodes = jax.jit(lanes.begin)(jnp.arange(M, dtype=jnp.uint32))
+    began = time.process_time()
+    program = jax.jit(play, static_argnums=2).lower(episodes, key, STEPS).compile()
+    compiling = time.process_time() - began
+    for _ in range(-(-WARM_UP // STEPS)):  # until the episodes are of all ages
+        episodes = program(episodes, key)
+    best = float("inf")
+    np.asarray(lanes.observe(episodes))
+    for run in range(RUNS):
+        began = time.process_time()
+        episodes = program(episodes, jax.random.key(run))
+        np.asarray(lanes.observe(episodes))  # wait for the end
+        best = min(best, time.process_time() - began)
+    return compiling, M * STEPS / best
+
+
+def landing(seen_MD: jax.Array) -> jax.Array:
+    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
+    x, y, x_speed, y_speed, angle, spin, left, right = seen_MD.T
+    down = left + right > 0
+    lean = jnp.clip(0.5 * x + x_speed, -0.4, 0.4)
+    turn = jnp.where(down, 0, 0.5 * (lean - angle) - spin)
+    lift = jnp.where(down, -0.5 * y_speed, 0.5 * (0.5 * jnp.abs(x) - y - y_speed))
+    main = (lift > jnp.abs(turn)) & (lift > 0.05)
+    return jnp.where(main, 2, jnp.where(turn < -0.05, 3, jnp.where(turn > 0.05, 1, 0)))
+
+
+if __name__ == "__main__":
+    main()
