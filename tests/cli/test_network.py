@@ -169,7 +169,7 @@ def test_status_of_a_home_shows_who_never_came_and_why_the_server_stopped(tmp_pa
     assert ": by its operator; " in done.stdout
     cells = [line.split() for line in done.stdout.splitlines()]
     assert ["cyd", "never", "came", "0", "0", "0"] in cells
-    ann = next(each for each in cells if each[:2] == ["ann", "unknown"])
+    ann = next(each for each in cells if each[:2] == ["ann", "away"])
     assert ann[3:5] == ["s", "ago"]
 
 
