@@ -133,7 +133,7 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
             return moments(np.array(list(answers.values())))
 
         async def secure() -> Moments:
-            return (await ask_for_sum(rosters["secure"], names, states, count, set()))[0]
+            return (await ask_for_sum(rosters["secure"], names, states, count))[0]
 
         seconds = await _by_turns({"plain": plain, "secure": secure}, repeats)
         for roster, listener in zip(rosters.values(), listeners, strict=True):

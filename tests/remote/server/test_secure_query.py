@@ -97,7 +97,7 @@ class Rig:
         return [self.members[name] for name in names or NAMES]
 
     async def ask(self) -> "asyncio.Task[Sum]":
-        query = asyncio.create_task(ask_for_sum(self.roster, NAMES, STATES, 3, set()))
+        query = asyncio.create_task(ask_for_sum(self.roster, NAMES, STATES, 3))
         await let_tasks_run()
         return query
 
@@ -406,9 +406,7 @@ def test_no_question_goes_out_without_masks(tmp_path: Path) -> None:
             for member in members:
                 member.session.peer = Peer()
             with pytest.raises(AssertionError):
-                await asyncio.wait_for(
-                    ask_for_sum(rig.roster, NAMES, STATES, 3, set()), DEADLINE / 2
-                )
+                await asyncio.wait_for(ask_for_sum(rig.roster, NAMES, STATES, 3), DEADLINE / 2)
         assert not any(each.HasField("order") for m in rig.of() for each in m.received())
 
     run(tmp_path, test)
@@ -459,9 +457,7 @@ def test_an_answer_of_the_wrong_shape_or_dtype_is_refused(wrong: Tensor, tmp_pat
 
 def test_a_secure_query_gives_up_when_other_members_are_connected(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        query = asyncio.create_task(
-            ask_for_sum(rig.roster, ("ann", "bob", "fay"), STATES, 3, set())
-        )
+        query = asyncio.create_task(ask_for_sum(rig.roster, ("ann", "bob", "fay"), STATES, 3))
         with pytest.raises(TooFew):
             await asyncio.wait_for(query, 5)
 

@@ -210,10 +210,9 @@ class Listener:
         raise Refused(why, Cause.CONNECTION_RATE, retry_after_seconds=seconds, logged=logged)
 
     def _limits_of(self, name: str) -> MemberLimits:
-        rate = self._roster.settings.most_messages_per_second
         if name not in self._limits:
+            rate = self._roster.settings.most_messages_per_second
             self._limits[name] = new_limits(rate, self._clock)
-        self._limits[name].messages.per_second = rate  # the operator may have changed it
         return self._limits[name]
 
     async def _watch_connections(self) -> None:
@@ -272,7 +271,9 @@ class Listener:
         try:
             async for message in requests:
                 session.heard_at = datetime.now(UTC)
-                # gRPC's flow control slows a member down whose messages are not read.
+                # gRPC's flow control slows a member down whose messages are not read. The operator
+                # may have changed the rate.
+                limit.per_second = self._roster.settings.most_messages_per_second
                 while (seconds := limit.take()) > 0:
                     await asyncio.sleep(seconds)
                 match message.WhichOneof("message"):

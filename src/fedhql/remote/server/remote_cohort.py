@@ -27,7 +27,6 @@ class RemoteCohort:
         self._roster, self._loop, self._action_count = roster, loop, action_count
         self.names: tuple[str, ...] = ()
         self.silent: set[str] = set()  # members that missed a `query_each` since `enlist`
-        self._late: set[str] = set()  # members late for a secure query since `enlist`
         self._improvement: Improvement | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -43,7 +42,7 @@ class RemoteCohort:
         return self.call(call())
 
     def enlist(self, names: Sequence[str]) -> None:
-        self.names, self.silent, self._late = tuple(names), set(), set()
+        self.names, self.silent = tuple(names), set()
 
     def self_learn(self, env_steps: int, facts: dict[str, Any] | None = None) -> None:
         """Let each member learn for `env_steps` or until its budget ends.
@@ -60,7 +59,7 @@ class RemoteCohort:
     def query(self, states: States) -> Answers | PooledAnswers:
         roster = self._roster
         if roster.secure_value_bound is not None:
-            query = ask_for_sum(roster, self.names, states, late=self._late)
+            query = ask_for_sum(roster, self.names, states)
             pooled, answered = self.call(query)
             return PooledAnswers(pooled, *self._split_by_answer(answered))
         answers = self.call(ask(roster, dict.fromkeys(self.names, states)))

@@ -14,25 +14,20 @@ from fedhql.secure.masks import NotTheSum, unmasked_sum
 
 
 async def ask_for_sum(
-    roster: Roster,
-    names: Sequence[str],
-    states: States,
-    quorum: int | None = None,
-    late: set[str] | None = None,
+    roster: Roster, names: Sequence[str], states: States, quorum: int | None = None
 ) -> tuple[Moments, list[str]]:
     """Return the moments of a cohort's values and the names in the cohort.
 
     If a member does not answer, the masks that it shares with the others do not cancel, and the sum
-    is noise. Then the others are asked again under a new identity. Late members are added to
-    `late`; they are not asked while there are enough others. Raise NoUsableAnswers after
-    `quarantine_after` sums that do not add up.
+    is noise. Then the others are asked again under a new identity. A member that missed a sum is
+    not asked while there are enough others. Raise NoUsableAnswers after `quarantine_after` sums
+    that do not add up.
     """
     missed, wrong_sums = set[str](), 0
-    late = set() if late is None else late
     while True:
         await wait_for_quorum(roster, names, quorum)
         here = roster.available(needed(roster, quorum), names)
-        reliable = [name for name in here if name not in missed | late]
+        reliable = [name for name in here if name not in missed]
         # With too few reliable members, ask all. Members with unusable answers get quarantined.
         cohort = reliable if len(reliable) >= needed(roster, quorum) else here
         keys = [key for name in cohort if (key := roster.sessions[name].masking_key) is not None]
@@ -48,7 +43,7 @@ async def ask_for_sum(
                 _give_up_after(roster.settings.quarantine_after, wrong_sums, error, cohort)
                 roster.tell(f"{error}; asking again", level="warning")
                 continue
-        late |= _disconnect_late_members(roster, exchange)
+        _disconnect_late_members(roster, exchange)
         missing = [name for name in cohort if name not in exchange.answers]
         roster.tell(
             f"no answer from {', '.join(missing)}; asking the others again", level="warning"
@@ -63,22 +58,19 @@ def _moments(roster: Roster, exchange: Exchange, cohort: Sequence[str]) -> Momen
     return FixedPoint(len(cohort), roster.secure_value_bound).moments(words.reshape(2, B, -1))
 
 
-def _disconnect_late_members(roster: Roster, exchange: Exchange) -> set[str]:
-    """Disconnect late members before the next query and return their names.
+def _disconnect_late_members(roster: Roster, exchange: Exchange) -> None:
+    """Disconnect late members before the next query.
 
     A late answer would complete the older sum, and its difference from the newer sum is that
     member's own values. The server discards an answer that is already on its way; members have to
     trust it to do so (docs/privacy.md). A late member reconnects with a new key.
     """
-    late = set[str]()
     for name in sorted(exchange.waiting):
         session = roster.sessions.get(name)
         if session is not None and session.asked == exchange.number:
             roster.members[name].late_answers += 1
             why = "its answer is late; connect again"
             roster.expel(session, why, Cause.LATE_ANSWER, Goodbye.STOPPED)
-            late.add(name)
-    return late
 
 
 def _give_up_after(most: int, wrong_sums: int, error: NotTheSum, cohort: Sequence[str]) -> None:
