@@ -128,8 +128,8 @@ def _walked(twin: Twin, *, lanes: int, steps: int) -> Floats:
 
 
 def _twin_steps(twin: Twin, states: Floats, actions: Floats) -> Steps:
-    after, rewards, terminated = jax.jit(jax.vmap(twin.step))(states, actions)
-    figures = (after, jax.vmap(twin.observe)(after), rewards, terminated)
+    after, rewards, terminated = jax.jit(twin.step)(tuple(jnp.asarray(states.T)), actions)
+    figures = (np.stack(after, 1), np.stack(twin.observe(after), 1), rewards, terminated)
     return Steps(*(np.array(figure) for figure in figures))
 
 

@@ -51,9 +51,9 @@ def test_the_twin_is_the_gymnasium_environment() -> None:
     assert twin is not None
     state, _ = env.reset(seed=0)
     for number in range(300):
-        after, reward, fell = twin.step(state, number % 3)
+        after, reward, fell = twin.step(tuple(state), number % 3)
         state, paid, terminated, truncated, _ = env.step(number % 3)
-        np.testing.assert_array_equal(after, state)
+        np.testing.assert_array_equal(np.array(after, "f4"), state)
         assert (float(reward), bool(fell)) == (paid, terminated)
         if terminated or truncated:
             state, _ = env.reset()

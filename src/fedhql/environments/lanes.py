@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from fedhql.environments.twins import Twin
+from fedhql.environments.twins import Numbers, Twin
 
 Array = jax.Array
 Episodes = Any  # the state of all lanes: a pytree of arrays whose first axis is M
@@ -131,12 +131,12 @@ class TwinLanes:
         pass
 
     def observe(self, episodes: TwinEpisodes) -> Array:
-        return jax.vmap(self.twin.observe)(episodes.states)
+        return _rows(self.twin.observe(_numbers(episodes.states)))
 
     def step(self, episodes: TwinEpisodes, actions_M: Array, running_M: Array) -> Step:
-        states, rewards, terminated = jax.vmap(self.twin.step)(episodes.states, actions_M)
+        state, rewards, terminated = self.twin.step(_numbers(episodes.states), actions_M)
         elapsed = episodes.elapsed + 1
-        after = TwinEpisodes(states, elapsed)
+        after = TwinEpisodes(_rows(state), elapsed)
         ended = terminated | (elapsed >= self.twin.step_limit)
         return Step(after, self.observe(after), rewards, terminated, ended)
 
@@ -158,5 +158,13 @@ class TwinLanes:
         return TwinEpisodes(states, elapsed)
 
     def _started(self, draws_MR: Array) -> TwinEpisodes:
-        states = jax.vmap(self.twin.start)(draws_MR)
+        states = _rows(self.twin.start(_numbers(draws_MR)))
         return TwinEpisodes(states, jnp.zeros(states.shape[0], dtype=jnp.int32))
+
+
+def _numbers(rows_MS: Array) -> Numbers:
+    return tuple(rows_MS[:, number] for number in range(rows_MS.shape[1]))
+
+
+def _rows(numbers: Numbers) -> Array:
+    return jnp.stack(numbers, axis=1)

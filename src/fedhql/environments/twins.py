@@ -4,8 +4,10 @@ A twin holds the dynamics of one environment: start, step and observation. Time 
 batches are the same for all twins; `lanes` has them. Constants and the order of operations follow
 Gymnasium. The tests compare each twin with Gymnasium over 20,000 steps.
 
-To add a twin: write its functions and add one `Twin` to `TWINS`. The functions take their array
-library from their arguments, so that this module does not load JAX.
+To add a twin: write its functions and add one `Twin` to `TWINS`. A state is a tuple of numbers, and
+each number may be an array of any shape: an entry of the results depends on the same entry of the
+arguments only. So the functions step one episode or many, also inside a GPU kernel. They take their
+array library from their arguments, so that this module does not load JAX.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,28 +16,33 @@ from math import pi
 from typing import Any
 
 Array = Any  # a NumPy or JAX array; results have the same type
+Numbers = tuple[Array, ...]  # arrays of the same shape
 
 
 @dataclass(frozen=True)
 class Twin:
-    """The dynamics of one environment: state (S,), observation (D,), actions 0..A-1."""
+    """The dynamics of one environment: D numbers are observed, actions are 0..A-1."""
 
     observation_size: int
     action_count: int
     step_limit: int
     start_draws: int  # uniform numbers that `start` needs
-    start: Callable[[Array], Array]  # draws (start_draws,) in [0, 1) -> state
-    step: Callable[[Array, Array], tuple[Array, Array, Array]]  # -> state, reward, terminated
-    observe: Callable[[Array], Array]
+    start: Callable[[Numbers], Numbers]  # draws in [0, 1) -> state
+    step: Callable[[Numbers, Array], tuple[Numbers, Array, Array]]  # -> state, reward, terminated
+    observe: Callable[[Numbers], Numbers]
     start_is_costly: bool = False  # if so, lanes call `start` only when an episode has ended
 
 
-def _between(low: float, high: float) -> Callable[[Array], Array]:
-    return lambda draws: low + (high - low) * draws
+def _between(low: float, high: float) -> Callable[[Numbers], Numbers]:
+    return lambda draws: tuple(low + (high - low) * draw for draw in draws)
 
 
-def _cartpole_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
-    xp = state.__array_namespace__()
+def _library(numbers: Numbers) -> Any:
+    return numbers[0].__array_namespace__()
+
+
+def _cartpole_step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
+    xp = _library(state)
     gravity, total_mass, pole_mass, half_length, seconds = 9.8, 1.1, 0.1, 0.5, 0.02
     x, x_dot, theta, theta_dot = state
     force = xp.where(action == 1, 10.0, -10.0)
@@ -46,46 +53,51 @@ def _cartpole_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
     )
     x_acc = push - pole_mass * half_length * theta_acc * cos / total_mass
     x, theta = x + seconds * x_dot, theta + seconds * theta_dot
-    after = xp.stack([x, x_dot + seconds * x_acc, theta, theta_dot + seconds * theta_acc])
+    after = x, x_dot + seconds * x_acc, theta, theta_dot + seconds * theta_acc
     fallen = (xp.abs(x) > 2.4) | (xp.abs(theta) > 12 * 2 * pi / 360)
-    return after, xp.float32(1), fallen
+    return after, xp.ones_like(x), fallen
 
 
-def _mountain_car_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
-    xp = state.__array_namespace__()
+def _mountain_car_step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
+    xp = _library(state)
     position, velocity = state
     velocity = velocity + (action - 1) * 0.001 + xp.cos(3 * position) * -0.0025
     velocity = xp.clip(velocity, -0.07, 0.07)
     position = xp.clip(position + velocity, -1.2, 0.6)
     velocity = xp.where((position == xp.float32(-1.2)) & (velocity < 0), 0.0, velocity)
     there = (position >= 0.5) & (velocity >= 0)
-    return xp.stack([position, velocity]), xp.float32(-1), there
+    return (position, velocity), -xp.ones_like(position), there
 
 
-def _mountain_car_start(draws: Array) -> Array:
-    xp = draws.__array_namespace__()
-    return xp.concatenate([_between(-0.6, -0.4)(draws), xp.zeros(1)])
+def _mountain_car_start(draws: Numbers) -> Numbers:
+    (position,) = _between(-0.6, -0.4)(draws)
+    return position, _library(draws).zeros_like(position)
 
 
-def _acrobot_step(state: Array, action: Array) -> tuple[Array, Array, Array]:
-    xp = state.__array_namespace__()
+def _acrobot_step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
+    xp = _library(state)
     torque = action.astype(xp.float32) - 1.0
     seconds = 0.2
     k1 = _acrobot_derivative(state, torque)
-    k2 = _acrobot_derivative(state + seconds / 2 * k1, torque)
-    k3 = _acrobot_derivative(state + seconds / 2 * k2, torque)
-    k4 = _acrobot_derivative(state + seconds * k3, torque)
-    theta1, theta2, velocity1, velocity2 = state + seconds / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    k2 = _acrobot_derivative(_moved(state, seconds / 2, k1), torque)
+    k3 = _acrobot_derivative(_moved(state, seconds / 2, k2), torque)
+    k4 = _acrobot_derivative(_moved(state, seconds, k3), torque)
+    slopes = tuple(a + 2 * b + 2 * c + d for a, b, c, d in zip(k1, k2, k3, k4, strict=True))
+    theta1, theta2, velocity1, velocity2 = _moved(state, seconds / 6, slopes)
     theta1, theta2 = _wrapped(theta1), _wrapped(theta2)
     velocity1 = xp.clip(velocity1, -4 * pi, 4 * pi)
     velocity2 = xp.clip(velocity2, -9 * pi, 9 * pi)
     there = -xp.cos(theta1) - xp.cos(theta2 + theta1) > 1.0
-    return xp.stack([theta1, theta2, velocity1, velocity2]), xp.where(there, 0.0, -1.0), there
+    return (theta1, theta2, velocity1, velocity2), xp.where(there, 0.0, -1.0), there
 
 
-def _acrobot_derivative(state: Array, torque: Array) -> Array:
+def _moved(state: Numbers, seconds: float, slopes: Numbers) -> Numbers:
+    return tuple(x + seconds * slope for x, slope in zip(state, slopes, strict=True))
+
+
+def _acrobot_derivative(state: Numbers, torque: Array) -> Numbers:
     """Return dstate/dt. Both links have mass 1, length 1, centre 0.5 and moment of inertia 1."""
-    xp = state.__array_namespace__()
+    xp = _library(state)
     gravity = 9.8
     theta1, theta2, velocity1, velocity2 = state
     d1 = 0.25 + (1.25 + xp.cos(theta2)) + 2.0
@@ -101,7 +113,7 @@ def _acrobot_derivative(state: Array, torque: Array) -> Array:
         1.25 - d2**2 / d1
     )
     acceleration1 = -(d2 * acceleration2 + phi1) / d1
-    return xp.stack([velocity1, velocity2, acceleration1, acceleration2])
+    return velocity1, velocity2, acceleration1, acceleration2
 
 
 def _wrapped(angle: Array) -> Array:
@@ -110,12 +122,10 @@ def _wrapped(angle: Array) -> Array:
     return angle - 2 * pi * xp.ceil((angle - pi) / (2 * pi))
 
 
-def _acrobot_observe(state: Array) -> Array:
-    xp = state.__array_namespace__()
+def _acrobot_observe(state: Numbers) -> Numbers:
+    xp = _library(state)
     theta1, theta2, velocity1, velocity2 = state
-    return xp.stack(
-        [xp.cos(theta1), xp.sin(theta1), xp.cos(theta2), xp.sin(theta2), velocity1, velocity2]
-    )
+    return xp.cos(theta1), xp.sin(theta1), xp.cos(theta2), xp.sin(theta2), velocity1, velocity2
 
 
 TWINS: Mapping[str, Twin] = {

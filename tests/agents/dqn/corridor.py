@@ -7,22 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from fedhql.environments.twins import Array, Twin
+from fedhql.environments.twins import Array, Numbers, Twin
 
 LIMIT, GOAL, FORWARD, BACK = 9, 1.0, 0.2, -0.1
 
 
-def _step(state: Array, action: Array) -> tuple[Array, Array, Array]:
+def _step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
     x = state[0] + jnp.where(action == 1, FORWARD, BACK)
-    return x[None], jnp.where(x >= GOAL, 1.0, -x), x >= GOAL
+    return (x,), jnp.where(x >= GOAL, 1.0, -x), x >= GOAL
 
 
-def _observe(state: Array) -> Array:
-    return jnp.concatenate([state, 1 - state])
+def _observe(state: Numbers) -> Numbers:
+    return state[0], 1 - state[0]
 
 
 # Episodes start in the first half. The best policy reaches the goal within 5 steps.
-CORRIDOR = Twin(2, 2, LIMIT, 1, lambda draws: draws / 2, _step, _observe)
+CORRIDOR = Twin(2, 2, LIMIT, 1, lambda draws: (draws[0] / 2,), _step, _observe)
 
 
 class Corridor(gym.Env[Any, Any]):

@@ -102,7 +102,7 @@ class Sb3Loop:
         self._config, self._draws_CW = config, run.draws(BUDGET)[:, lane]
         self.replay: Floats = np.zeros_like(run.experience.replay[lane])
         self.env_steps = self.updates = self._elapsed = 0
-        self._state = run.starts[lane]
+        self._state = tuple(run.starts[lane])
 
     def to(self, until: int) -> "Sb3Loop":
         while self.env_steps < until:
@@ -119,20 +119,20 @@ class Sb3Loop:
         return self
 
     def _step(self, dice: Any, uniform: Any, restart: Any) -> None:
-        state = np.asarray(CORRIDOR.observe(self._state))
+        state = np.array(CORRIDOR.observe(self._state))
         explores = self.env_steps < self._config.learning_starts
         if explores or dice < self.model.exploration_rate:
             action = int(uniform * 2)
         else:
             with torch.no_grad():
                 action = int(self.model.q_net(torch.tensor(state[None])).argmax())
-        then, reward, terminated = (np.asarray(x) for x in _step_twin(self._state, action))
-        seen = np.asarray(CORRIDOR.observe(jnp.asarray(then)))
+        then, reward, terminated = _step_twin(self._state, action)
+        seen = np.array(CORRIDOR.observe(then))
         row = np.concatenate([state, seen, [action, reward, terminated]])
         self.replay[self.env_steps % len(self.replay)] = row
         self.env_steps, self._elapsed, self._state = self.env_steps + 1, self._elapsed + 1, then
         if terminated or self._elapsed == LIMIT:
-            self._elapsed, self._state = 0, np.asarray(CORRIDOR.start(jnp.asarray(restart)))
+            self._elapsed, self._state = 0, CORRIDOR.start(tuple(jnp.asarray(restart)))
 
     def _train(self, draws: Any) -> None:
         filled = min(self.env_steps, len(self.replay))

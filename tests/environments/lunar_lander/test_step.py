@@ -97,10 +97,11 @@ def test_wind_is_gymnasiums() -> None:
     np.testing.assert_allclose(ours, pairs.seen, atol=2e-6)
     assert np.abs(pairs.seen - calm.seen).max() > 1e-3
     for _ in range(40):
-        theirs, twins = pairs.step(np.full(M, 2))
-        poses, velocities = _errors(theirs, twins)
-        assert np.median(poses) < 1e-6
-        assert velocities.max() < 0.02
+        poses, velocities = _errors(*pairs.step(np.full(M, 2)))
+        calm_poses, calm_velocities = _errors(*calm.step(np.full(M, 2)))
+        # Steps with wind are as exact as those without; a wrong wind of 15 moves 1e-3 in a step.
+        assert np.median(poses) < 2 * np.median(calm_poses) + 1e-6
+        assert velocities.max() < 2 * calm_velocities.max() + 1e-4
     assert jnp.all(episode.episode_of(pairs.state).wind_index > -9999)
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from fedhql.environments.lunar_lander import noise
 from fedhql.environments.lunar_lander.blocks import packed, replaced, unpacked
@@ -68,21 +67,6 @@ class Episode(NamedTuple):
     over: Array  # (M,) True after the episode has terminated
     wind_index: Array
     torque_index: Array
-
-
-def start(options: Options, draws: Array) -> Array:
-    """Return the state (S,) that uniform draws (START_DRAWS,) in [0, 1) lead to."""
-    return _batched_start(options)(draws)
-
-
-def step(options: Options, state: Array, action: Array) -> tuple[Array, Array, Array]:
-    """Return the state after one step, the reward and whether the episode has terminated."""
-    return _batched_step(options)(state, jnp.asarray(action))
-
-
-def observe(state: Array) -> Array:
-    """Return the observation (8,)."""
-    return observed(episode_of(state[:, None]).world)[:, 0]
 
 
 def started(options: Options, draws: Array) -> Array:
@@ -244,41 +228,3 @@ def _wind(options: Options, episode: Episode) -> tuple[Load, Array, Array]:
         jnp.where(blows, options.turbulence_power * wind(episode.torque_index), 0.0),
     )
     return load, episode.wind_index + blows, episode.torque_index + blows
-
-
-# A twin's functions take one lane, and `jax.vmap` makes them take many. The functions above take
-# all lanes at once, because they choose which lanes need the contact solver.
-
-
-@cache
-def _batched_start(options: Options) -> Any:
-    @custom_vmap
-    def one(draws: Array) -> Array:
-        return started(options, draws[:, None])[:, 0]
-
-    @one.def_vmap
-    def many(_: int, __: list[bool], draws_MR: Array) -> tuple[Array, bool]:
-        return started(options, draws_MR.T).T, True
-
-    return one
-
-
-@cache
-def _batched_step(options: Options) -> Any:
-    @custom_vmap
-    def one(state: Array, action: Array) -> tuple[Array, Array, Array]:
-        states, rewards, terminated = stepped_lanes(options, state[:, None], action[None])
-        return states[:, 0], rewards[0], terminated[0]
-
-    @one.def_vmap
-    def many(
-        size: int, batched: list[bool], states_MS: Array, actions_M: Array
-    ) -> tuple[tuple[Array, Array, Array], tuple[bool, bool, bool]]:
-        states_MS = (
-            states_MS if batched[0] else jnp.broadcast_to(states_MS, (size, *states_MS.shape))
-        )
-        actions_M = actions_M if batched[1] else jnp.broadcast_to(actions_M, (size,))
-        states, rewards, terminated = stepped_lanes(options, states_MS.T, actions_M)
-        return (states.T, rewards, terminated), (True, True, True)
-
-    return one

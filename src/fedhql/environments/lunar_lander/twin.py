@@ -3,7 +3,7 @@
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fedhql.environments.twins import Array, Twin
+from fedhql.environments.twins import Array, Numbers, Twin
 
 if TYPE_CHECKING:
     from fedhql.environments.lunar_lander.episode import Options
@@ -25,19 +25,26 @@ def lunar_lander(
 
         return Options(gravity, enable_wind, wind_power, turbulence_power)
 
-    def start(draws: Array) -> Array:
+    def start(draws: Numbers) -> Numbers:
+        import jax.numpy as jnp
+
         from fedhql.environments.lunar_lander import episode
 
-        return episode.start(options(), draws)
+        return tuple(episode.started(options(), jnp.stack(draws)))
 
-    def step(state: Array, action: Array) -> tuple[Array, Array, Array]:
+    def step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
+        import jax.numpy as jnp
+
         from fedhql.environments.lunar_lander import episode
 
-        return episode.step(options(), state, action)
+        after, reward, terminated = episode.stepped_lanes(options(), jnp.stack(state), action)
+        return tuple(after), reward, terminated
 
-    def observe(state: Array) -> Array:
+    def observe(state: Numbers) -> Numbers:
+        import jax.numpy as jnp
+
         from fedhql.environments.lunar_lander import episode
 
-        return episode.observe(state)
+        return tuple(episode.observed(episode.episode_of(jnp.stack(state)).world))
 
     return Twin(8, 4, 1000, _START_DRAWS, start, step, observe, start_is_costly=True)
