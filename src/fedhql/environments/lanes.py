@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from fedhql.environments.kernels import start_lanes, step_lanes
 from fedhql.environments.twins import Numbers, Twin
 
 Array = jax.Array
@@ -116,6 +117,10 @@ class TwinLanes:
     def start_draws(self) -> int:
         return self.twin.start_draws
 
+    @property
+    def _in_kernels(self) -> bool:
+        return self.twin.is_costly and jax.default_backend() == "gpu"
+
     def begin(self, seeds_M: Array) -> TwinEpisodes:
         keys_M = jax.vmap(jax.random.key)(seeds_M)
         draws_MR = jax.vmap(lambda key: jax.random.uniform(key, (self.start_draws,)))(keys_M)
@@ -134,9 +139,13 @@ class TwinLanes:
         return _rows(self.twin.observe(_numbers(episodes.states)))
 
     def step(self, episodes: TwinEpisodes, actions_M: Array, running_M: Array) -> Step:
-        state, rewards, terminated = self.twin.step(_numbers(episodes.states), actions_M)
+        if self._in_kernels:
+            states, rewards, terminated = step_lanes(self.twin, episodes.states, actions_M)
+        else:
+            state, rewards, terminated = self.twin.step(_numbers(episodes.states), actions_M)
+            states = _rows(state)
         elapsed = episodes.elapsed + 1
-        after = TwinEpisodes(_rows(state), elapsed)
+        after = TwinEpisodes(states, elapsed)
         ended = terminated | (elapsed >= self.twin.step_limit)
         return Step(after, self.observe(after), rewards, terminated, ended)
 
@@ -144,7 +153,7 @@ class TwinLanes:
         self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array, active: Array | bool = True
     ) -> Step:
         step = self.step(episodes, actions_M, jnp.ones_like(actions_M, dtype=bool))
-        if not self.twin.start_is_costly:
+        if not self.twin.is_costly:
             return step._replace(episodes=self._restarted(step, draws_MR))
         after = jax.lax.cond(
             step.ended.any(), lambda: self._restarted(step, draws_MR), lambda: step.episodes
@@ -158,7 +167,10 @@ class TwinLanes:
         return TwinEpisodes(states, elapsed)
 
     def _started(self, draws_MR: Array) -> TwinEpisodes:
-        states = _rows(self.twin.start(_numbers(draws_MR)))
+        if self._in_kernels:
+            states = start_lanes(self.twin, draws_MR)
+        else:
+            states = _rows(self.twin.start(_numbers(draws_MR)))
         return TwinEpisodes(states, jnp.zeros(states.shape[0], dtype=jnp.int32))
 
 

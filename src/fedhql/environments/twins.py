@@ -30,7 +30,7 @@ class Twin:
     start: Callable[[Numbers], Numbers]  # draws in [0, 1) -> state
     step: Callable[[Numbers, Array], tuple[Numbers, Array, Array]]  # -> state, reward, terminated
     observe: Callable[[Numbers], Numbers]
-    start_is_costly: bool = False  # if so, lanes call `start` only when an episode has ended
+    is_costly: bool = False  # whether a start or a step is very many operations
 
 
 def _between(low: float, high: float) -> Callable[[Numbers], Numbers]:
@@ -45,7 +45,7 @@ def _cartpole_step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array
     xp = _library(state)
     gravity, total_mass, pole_mass, half_length, seconds = 9.8, 1.1, 0.1, 0.5, 0.02
     x, x_dot, theta, theta_dot = state
-    force = xp.where(action == 1, 10.0, -10.0)
+    force = 20.0 * (action == 1) - 10.0
     cos, sin = xp.cos(theta), xp.sin(theta)
     push = (force + pole_mass * half_length * theta_dot**2 * sin) / total_mass
     theta_acc = (gravity * sin - cos * push) / (
@@ -88,7 +88,7 @@ def _acrobot_step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]
     velocity1 = xp.clip(velocity1, -4 * pi, 4 * pi)
     velocity2 = xp.clip(velocity2, -9 * pi, 9 * pi)
     there = -xp.cos(theta1) - xp.cos(theta2 + theta1) > 1.0
-    return (theta1, theta2, velocity1, velocity2), xp.where(there, 0.0, -1.0), there
+    return (theta1, theta2, velocity1, velocity2), there - xp.ones_like(theta1), there
 
 
 def _moved(state: Numbers, seconds: float, slopes: Numbers) -> Numbers:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.environments.lunar_lander import episode
-from fedhql.environments.lunar_lander.blocks import packed
 from fedhql.environments.lunar_lander.contact_solver import ContactImpulses
 from fedhql.environments.lunar_lander.episode import Episode, Options
 from fedhql.environments.lunar_lander.geometry import Pose, Velocity
 from fedhql.environments.lunar_lander.joints import JointImpulses
-from fedhql.environments.lunar_lander.step import World
+from fedhql.environments.lunar_lander.step import Leg
+from fedhql.environments.twins import Numbers
 
 Floats = NDArray[np.float32]
 CALM = Options(-10.0, False, 15.0, 1.5)
@@ -123,42 +123,46 @@ def _body(body: Any) -> tuple[float, ...]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _start(options: Options, draws_MR: jax.Array) -> jax.Array:
-    return episode.started(options, draws_MR.T)
+def _start(options: Options, draws_MR: jax.Array) -> Numbers:
+    return episode.start(options, tuple(draws_MR.T))
 
 
-@partial(jax.jit, static_argnums=0)
-def _step(options: Options, state: jax.Array, actions_M: jax.Array) -> Any:
-    return episode.stepped_lanes(options, state, actions_M)
+_step: Any = jax.jit(episode.step, static_argnums=0)
 
 
 @jax.jit
-def _noise(state: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _noise(state: Numbers) -> tuple[jax.Array, jax.Array]:
     return episode.noise_of(episode.episode_of(state))
 
 
 @jax.jit
-def _synced(state: jax.Array, hull: Any, legs: Any, joints: Any, _: Any, contacts: Any) -> Any:
+def _synced(state: Numbers, hull: Any, legs: Any, joints: Any, _: Any, contacts: Any) -> Numbers:
     of: Episode = episode.episode_of(state)
-    of_hull, of_legs = jnp.moveaxis(hull, 0, -1), jnp.moveaxis(legs, 0, -1)
-    joints = jnp.moveaxis(joints, 0, -1)
-    impulses = ContactImpulses(*jnp.moveaxis(contacts, (0, 3), (-1, 0)))
-    world: World = of.world._replace(
-        hull=Pose(*of_hull[:3]),
-        hull_velocity=Velocity(*of_hull[3:]),
-        legs=Pose(of_legs[:, 0], of_legs[:, 1], of_legs[:, 2]),
-        leg_velocities=Velocity(of_legs[:, 3], of_legs[:, 4], of_legs[:, 5]),
-        joints=JointImpulses(joints[:, 0], joints[:, 1], joints[:, 2], joints[:, 3]),
+
+    def leg(number: int) -> Leg:
+        before, body = of.world.legs[number], legs[:, number].T
+        touches = [
+            touch._replace(impulses=ContactImpulses(*contacts[:, parity, number].T))
+            for parity, touch in enumerate(before.touches)
+        ]
+        return before._replace(
+            pose=Pose(*body[:3]),
+            velocity=Velocity(*body[3:]),
+            joint=JointImpulses(*joints[:, number].T),
+            touches=(touches[0], touches[1]),
+        )
+
+    world = of.world._replace(
+        hull=Pose(*hull.T[:3]), hull_velocity=Velocity(*hull.T[3:]), legs=(leg(0), leg(1))
     )
-    world = world._replace(touch=world.touch._replace(impulses=impulses))
-    return packed(of._replace(world=world))
+    return episode.numbers_of(of._replace(world=world))
 
 
-def _view(state: jax.Array) -> tuple[Floats, Floats, Floats]:
+def _view(state: Numbers) -> tuple[Floats, Floats, Floats]:
     world = episode.episode_of(state).world
     hull = np.stack([*world.hull, *world.hull_velocity], axis=-1)
-    legs = np.stack([*world.legs, *world.leg_velocities], axis=-1)
-    return np.array(episode.observed(world).T), hull, legs.transpose(1, 0, 2)
+    legs = [np.stack([*leg.pose, *leg.velocity], axis=-1) for leg in world.legs]
+    return np.stack(episode.observed(world), axis=-1), hull, np.stack(legs, axis=1)
 
 
 Policy = Callable[[Floats, NDArray[Any]], NDArray[np.int64]]  # states (M, 8), draws (M,)

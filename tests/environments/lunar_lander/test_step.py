@@ -84,7 +84,7 @@ def test_the_legs_flags_are_gymnasiums(steps: dict[str, list[Any]]) -> None:
 def test_a_start_is_gymnasiums() -> None:
     draws = np.random.default_rng(2).random((M, START_DRAWS), dtype=np.float32)
     pairs = Pairs(draws)
-    ours = episode.observed(episode.episode_of(pairs.state).world).T
+    ours = np.stack(episode.observe(pairs.state), axis=1)
     np.testing.assert_allclose(ours, pairs.seen, atol=2e-6)
 
 
@@ -93,7 +93,7 @@ def test_wind_is_gymnasiums() -> None:
     draws = np.random.default_rng(3).random((M, START_DRAWS), dtype=np.float32)
     options = Options(-10.0, True, 15.0, 1.5)
     pairs, calm = Pairs(draws, options), Pairs(draws, CALM)
-    ours = episode.observed(episode.episode_of(pairs.state).world).T
+    ours = np.stack(episode.observe(pairs.state), axis=1)
     np.testing.assert_allclose(ours, pairs.seen, atol=2e-6)
     assert np.abs(pairs.seen - calm.seen).max() > 1e-3
     for _ in range(40):

@@ -1,7 +1,6 @@
-"""Trees of arrays as one array, and a costly function that runs on some of the lanes only."""
+"""A costly function that runs on some of the lanes only."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,23 +9,6 @@ from jax import lax
 Array = jax.Array
 _LAST = 2**31 - 1
 BLOCK = 16  # lanes; with 64, 128 lanes under random actions were half as fast
-
-
-def packed(tree: Any) -> Array:
-    """Return all numbers of a tree as rows (S, M) of one float32 array. Lanes are the last axis."""
-    leaves = jax.tree.leaves(tree)
-    M = leaves[0].shape[-1]
-    return jnp.concatenate([leaf.astype(jnp.float32).reshape(-1, M) for leaf in leaves])
-
-
-def unpacked(rows: Array, like: Any) -> Any:
-    """Return the tree that `packed` made rows of; `like` has its structure, for one lane."""
-    leaves, first = [], 0
-    for leaf in jax.tree.leaves(like):
-        of_leaf = rows[first : first + leaf.size].reshape(*leaf.shape[:-1], rows.shape[-1])
-        leaves.append(of_leaf > 0 if leaf.dtype == bool else of_leaf.astype(leaf.dtype))
-        first += leaf.size
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def replaced(

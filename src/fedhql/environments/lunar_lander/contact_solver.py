@@ -5,9 +5,7 @@ The ground does not move, so a contact changes the velocity and the pose of its 
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedhql.environments.lunar_lander.contacts import Manifold
 from fedhql.environments.lunar_lander.craft import (
@@ -23,15 +21,13 @@ from fedhql.environments.lunar_lander.geometry import (
     Pose,
     Vector,
     Velocity,
-    at,
+    computed_here,
     cross,
     dot,
-    entry,
     less,
     rotation,
     turned,
     where,
-    with_entry,
 )
 
 _MOST_CONDITION = 1000.0  # two points that depend on each other more than this count as one
@@ -149,78 +145,47 @@ def solved(
 
 
 def solved_in_turn(
-    contacts: Contact, impulses: ContactImpulses, velocity: Velocity
-) -> tuple[ContactImpulses, Velocity]:
-    """Do one velocity iteration of the contacts with each edge; fields of contacts (edge, ...)."""
-
-    def solve(
-        edge: Array, carry: tuple[ContactImpulses, Velocity]
-    ) -> tuple[ContactImpulses, Velocity]:
-        impulses, velocity = carry
-        after, velocity = solved(entry(contacts, edge), entry(impulses, edge), velocity)
-        return with_entry(impulses, edge, after), velocity
-
-    return lax.fori_loop(0, 2, solve, (impulses, velocity))
+    contacts: tuple[Contact, Contact],
+    impulses: tuple[ContactImpulses, ContactImpulses],
+    velocity: Velocity,
+) -> tuple[tuple[ContactImpulses, ContactImpulses], Velocity]:
+    """Do one velocity iteration of a leg's contacts with both edges."""
+    first, velocity = computed_here(solved(contacts[0], impulses[0], velocity))
+    second, velocity = computed_here(solved(contacts[1], impulses[1], velocity))
+    return (first, second), velocity
 
 
-class Depth(NamedTuple):
-    """How deep one point of a manifold is in the ground, at any pose of the leg."""
-
-    there: Array
-    on_leg: Array
-    local_normal: Vector
-    local_point: Vector
-    point: Vector
-
-
-def depths(manifold: Manifold) -> Depth:
-    """Return all points of manifolds (edge, ...), as fields (point, ...) in Box2D's order."""
-    points = [
-        at(
-            Depth(
-                manifold.point_count > number,
-                manifold.on_leg,
-                manifold.local_normal,
-                manifold.local_point,
-                manifold.local_points[number],
-            ),
-            edge,
-        )
-        for edge in range(2)
-        for number in range(2)
-    ]
-    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *points)
-
-
-def pushed_out(points: Depth, pose: Pose, rate: float) -> tuple[Pose, Array]:
+def pushed_out(manifolds: tuple[Manifold, Manifold], pose: Pose, rate: float) -> tuple[Pose, Array]:
     """Push a leg out of the ground, point by point; also return the least separation before."""
+    least = jnp.zeros_like(pose.x)
+    for manifold in manifolds:
+        for number, point in enumerate(manifold.local_points):
+            is_there = manifold.point_count > number
+            pose, gap = computed_here(_pushed_out(manifold, point, is_there, pose, rate))
+            least = jnp.minimum(least, gap)
+    return pose, least
 
-    def push(number: Array, carry: tuple[Pose, Array]) -> tuple[Pose, Array]:
-        pose, least = carry
-        pose, gap = _pushed_out(entry(points, number), pose, rate)
-        return pose, jnp.minimum(least, gap)
 
-    return lax.fori_loop(0, 4, push, (pose, jnp.zeros_like(pose.x)))
-
-
-def _pushed_out(of: Depth, pose: Pose, rate: float) -> tuple[Pose, Array]:
+def _pushed_out(
+    of: Manifold, point: Vector, is_there: Array, pose: Pose, rate: float
+) -> tuple[Pose, Array]:
     r = rotation(pose.angle)
     normal = where(of.on_leg, turned(r, of.local_normal), of.local_normal)
     # Positions relative to the leg's centre.
-    arm = where(of.on_leg, less(of.point, pose), turned(r, of.point))
+    arm = where(of.on_leg, less(point, pose), turned(r, point))
     reference = where(of.on_leg, turned(r, of.local_point), less(of.local_point, pose))
     gap = dot(less(arm, reference), normal) - SKIN
     normal = where(of.on_leg, Vector(-normal.x, -normal.y), normal)
     wanted = jnp.clip(rate * (gap + LINEAR_SLOP), -MOST_LINEAR_CORRECTION, 0.0)
     lever = cross(arm, normal)
     push = -wanted / (LEG_PER_MASS + LEG_PER_INERTIA * lever * lever)
-    push = jnp.where(of.there, push, 0.0)
+    push = jnp.where(is_there, push, 0.0)
     moved = Pose(
         pose.x + LEG_PER_MASS * push * normal.x,
         pose.y + LEG_PER_MASS * push * normal.y,
         pose.angle + LEG_PER_INERTIA * lever * push,
     )
-    return moved, jnp.where(of.there, gap, 0.0)
+    return moved, jnp.where(is_there, gap, 0.0)
 
 
 def _change(after: Array, before: Array, limit: Array) -> tuple[Array, Array]:

@@ -62,11 +62,11 @@ def separation(
     up = _upward_normal(edge)
     above = dot(up, Vector(pose.x - edge.x1, pose.y - edge.y1)) > 0
     up = where(above, up, Vector(-up.x, -up.y))
-    of_edge, of_side = jnp.asarray(jnp.inf), jnp.asarray(-jnp.inf)
+    of_edge, of_side = jnp.full_like(edge.x1, jnp.inf), jnp.full_like(edge.x1, -jnp.inf)
     for corner, normal in zip(corners, normals, strict=True):
         at = _placed(pose, r, corner)
         of_edge = jnp.minimum(of_edge, dot(up, less(at, start)))
-        outward = turned(r, Vector(*map(jnp.float32, normal)))
+        outward = _turned_constant(r, normal)
         gap = jnp.minimum(dot(outward, less(start, at)), dot(outward, less(end, at)))
         of_side = jnp.maximum(of_side, gap)
     return jnp.maximum(of_edge, of_side)
@@ -80,7 +80,7 @@ def collide(pose: Pose, r: Rotation, edge: Edge) -> Manifold:
     front = dot(up, less(Vector(pose.x, pose.y), start)) <= 0
     facing = where(front, Vector(-up.x, -up.y), up)
     corners = [_placed(pose, r, corner) for corner in LEG_CORNERS]
-    normals = [turned(r, Vector(*map(jnp.float32, normal))) for normal in LEG_NORMALS]
+    normals = [_turned_constant(r, normal) for normal in LEG_NORMALS]
 
     of_edge = of_side = least = jnp.zeros_like(edge.x1)
     side = against = jnp.zeros_like(edge.number)
@@ -106,14 +106,14 @@ def collide(pose: Pose, r: Rotation, edge: Edge) -> Manifold:
     on_leg = of_side > _RELATIVE_TOLERANCE * of_edge + _ABSOLUTE_TOLERANCE
 
     first = jnp.where(on_leg, side, against)
-    second = (first + 1) % 4
+    second = (first + 1) & 3
     corner1, corner2 = _pick(first, corners), _pick(second, corners)
     leg_normal = _pick(first, normals)
     reference_normal = where(on_leg, leg_normal, facing)
     reference1 = where(on_leg, corner1, where(front, start, end))
     reference2 = where(on_leg, corner2, where(front, end, start))
-    number1 = jnp.where(on_leg, first, jnp.where(front, 0, 1))
-    number2 = jnp.where(on_leg, second, jnp.where(front, 1, 0))
+    number1 = jnp.where(on_leg, first, 1 - front.astype(jnp.int32))
+    number2 = jnp.where(on_leg, second, front.astype(jnp.int32))
     edge_feature = _LEG_IS_FACE + _LEG_FEATURE * first
     points = (
         _Point(where(on_leg, start, corner1), jnp.where(on_leg, edge_feature, first)),
@@ -199,7 +199,7 @@ def _clipped(
         _EDGE_IS_VERTEX
         + _LEG_FEATURE * number
         + (left.feature & 7)
-        + jnp.where(on_leg, _LEG_IS_FACE, 0),
+        + _LEG_IS_FACE * on_leg.astype(jnp.int32),
     )
     clipped = (where(inside1, left, right), where(inside1 & inside2, right, cut))
     return computed_here((clipped, inside1 | inside2))
@@ -214,6 +214,11 @@ def _upward_normal(edge: Edge) -> Vector:
 def _placed(pose: Pose, r: Rotation, corner: tuple[float, float]) -> Vector:
     x, y = corner
     return Vector(pose.x + r.cos * x - r.sin * y, pose.y + r.sin * x + r.cos * y)
+
+
+def _turned_constant(r: Rotation, vector: tuple[float, float]) -> Vector:
+    x, y = vector
+    return Vector(r.cos * x - r.sin * y, r.sin * x + r.cos * y)
 
 
 def _pick(index: Array, vectors: list[Vector]) -> Vector:

@@ -49,7 +49,7 @@ def fired(
     down = jnp.where(main, MAIN_OUTLET_Y + 2 * along, along)
     left = jnp.where(main, across, 3 * across + direction * SIDE_AWAY)
     outlet = Vector(r.sin * down - r.cos * left, -r.cos * down - r.sin * left)
-    power = jnp.where(main, MAIN_POWER, jnp.where(side, SIDE_POWER, 0.0))
+    power = MAIN_POWER * main.astype(jnp.float32) + SIDE_POWER * side.astype(jnp.float32)
     impulse = Vector(-outlet.x * power, -outlet.y * power)
     # Gymnasium moves the side engines by 17 pixels in x but by 14 in y, and the twin does, too.
     origin = turned(r, Vector(jnp.zeros_like(power), jnp.full_like(power, -HULL_CENTRE)))

@@ -1,17 +1,21 @@
 """The rules of LunarLander: start, step, observation, reward and termination.
 
-A state is S numbers (float32), so that it can be saved like the state of any other twin. Whole
-numbers in it are below 2^24 and therefore exact. Here lanes are the last axis of every array.
+A state is 83 numbers (float32), so that it can be saved like the state of any other twin. Whole
+numbers in it are below 2^24 and therefore exact. The functions step one episode, whose numbers have
+no axes, or M episodes, whose numbers are arrays (M,).
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from fedhql.environments.lunar_lander import noise
-from fedhql.environments.lunar_lander.blocks import packed, replaced, unpacked
+from fedhql.environments.lunar_lander.blocks import replaced
 from fedhql.environments.lunar_lander.contact_solver import ContactImpulses
 from fedhql.environments.lunar_lander.craft import (
     FRAMES_PER_SECOND,
@@ -28,6 +32,7 @@ from fedhql.environments.lunar_lander.engines import LEFT, MAIN, RIGHT, Load, fi
 from fedhql.environments.lunar_lander.geometry import Array, Pose, Velocity, rotation
 from fedhql.environments.lunar_lander.joints import JointImpulses
 from fedhql.environments.lunar_lander.step import (
+    Leg,
     Outcome,
     World,
     is_near_ground,
@@ -39,9 +44,11 @@ from fedhql.environments.lunar_lander.terrain import (
     HEIGHT_DRAWS,
     HIGHEST_DRAW,
     PAD_HEIGHT,
+    Heights,
     terrain,
 )
 from fedhql.environments.lunar_lander.touch import Touch
+from fedhql.environments.twins import Numbers
 
 START_DRAWS = HEIGHT_DRAWS + 2 + 2 + 2  # heights, force, seed, wind and turbulence
 _HALF = 2**16  # a seed is two whole numbers below this
@@ -57,33 +64,35 @@ class Options(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """The state of M episodes."""
+    """The state of an episode."""
 
     world: World
-    shaping: Array  # (M,) the potential that rewards are differences of
-    seed_high: Array  # (M,) of the engines' noise
+    shaping: Array  # the potential that rewards are differences of
+    seed_high: Array  # of the engines' noise
     seed_low: Array
-    step: Array  # (M,) steps since the start
-    over: Array  # (M,) True after the episode has terminated
+    step: Array  # steps since the start
+    over: Array  # True after the episode has terminated
     wind_index: Array
     torque_index: Array
 
 
-def started(options: Options, draws: Array) -> Array:
-    """Return the states (S, M) that draws (START_DRAWS, M) lead to, as Gymnasium's `reset`."""
-    heights = terrain(HIGHEST_DRAW * draws[:HEIGHT_DRAWS])
-    force, seed, indices = jnp.split(draws[HEIGHT_DRAWS:], 3)
-    force = MOST_START_FORCE * (2 * force - 1)
-    seed = jnp.floor(seed * _HALF)
-    indices = jnp.floor(indices * (2 * 9999)) - 9999
-    none = jnp.zeros_like(seed[0])
+def start(options: Options, draws: Numbers) -> Numbers:
+    """Return the state that START_DRAWS uniform draws in [0, 1) lead to, as Gymnasium's `reset`."""
+    heights = terrain([HIGHEST_DRAW * draw for draw in draws[:HEIGHT_DRAWS]])
+    force_x, force_y, *rest = draws[HEIGHT_DRAWS:]
+    seed_high, seed_low = (jnp.floor(draw * _HALF) for draw in rest[:2])
+    wind_index, torque_index = (jnp.floor(draw * (2 * 9999)) - 9999 for draw in rest[2:])
+    none = jnp.zeros_like(seed_high)
     first = Episode(
-        at_start(heights), none, seed[0], seed[1], none, none > 0, indices[0], indices[1]
+        at_start(heights), none, seed_high, seed_low, none, none > 0, wind_index, torque_index
     )
     load, wind_index, torque_index = _wind(options, first)
-    load = load._replace(force_x=load.force_x + force[0], force_y=load.force_y + force[1])
+    load = load._replace(
+        force_x=load.force_x + MOST_START_FORCE * (2 * force_x - 1),
+        force_y=load.force_y + MOST_START_FORCE * (2 * force_y - 1),
+    )
     world = stepped_in_flight(first.world, load, options.gravity).world
-    return packed(
+    return numbers_of(
         first._replace(
             world=world,
             shaping=potential(observed(world)),
@@ -93,20 +102,19 @@ def started(options: Options, draws: Array) -> Array:
     )
 
 
-def stepped_lanes(options: Options, states: Array, actions: Array) -> tuple[Array, Array, Array]:
-    """Step M episodes: states (S, M) and actions (M,) to states, rewards and terminated."""
-    episode = episode_of(states)
+def step(options: Options, state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
+    """Return the state after one step, the reward and whether the episode has terminated."""
+    episode = episode_of(state)
     world = episode.world
     draws = noise_of(episode)
-    velocity = fired(world.hull, rotation(world.hull.angle), world.hull_velocity, actions, draws)
+    velocity = fired(world.hull, rotation(world.hull.angle), world.hull_velocity, action, draws)
     load, wind_index, torque_index = _wind(options, episode)
     outcome = _stepped_world(options, world._replace(hull_velocity=velocity), load, episode.over)
 
     seen = observed(outcome.world)
     shaping = potential(seen)
-    fuel = jnp.where(
-        actions == MAIN, 0.3, jnp.where((actions == LEFT) | (actions == RIGHT), 0.03, 0.0)
-    )
+    is_side = (action == LEFT) | (action == RIGHT)
+    fuel = 0.3 * (action == MAIN).astype(jnp.float32) + 0.03 * is_side.astype(jnp.float32)
     lost = outcome.crashed | (jnp.abs(seen[0]) >= 1.0)
     reward = jnp.where(lost, -100.0, shaping - episode.shaping - fuel)
     reward = jnp.where(outcome.asleep, 100.0, reward)
@@ -119,36 +127,38 @@ def stepped_lanes(options: Options, states: Array, actions: Array) -> tuple[Arra
         wind_index=wind_index,
         torque_index=torque_index,
     )
-    return packed(after), reward, terminated
+    return numbers_of(after), reward, terminated
+
+
+def observe(state: Numbers) -> Numbers:
+    """Return the eight numbers that Gymnasium shows."""
+    return observed(episode_of(state).world)
 
 
 def noise_of(episode: Episode) -> tuple[Array, Array]:
     """Return the two draws of the engines' noise in this step."""
-    high, low = episode.seed_high.astype(jnp.uint32), episode.seed_low.astype(jnp.uint32)
-    seed = high * jnp.uint32(_HALF) + low
-    return noise.uniform(seed, episode.step, 0), noise.uniform(seed, episode.step, 1)
+    high, low = (seed.astype(jnp.int32) for seed in (episode.seed_high, episode.seed_low))
+    seed = high.astype(jnp.uint32) * np.uint32(_HALF) + low.astype(jnp.uint32)
+    number = episode.step.astype(jnp.int32)
+    return noise.uniform(seed, number, 0), noise.uniform(seed, number, 1)
 
 
-def observed(world: World) -> Array:
-    """Return the observations (8, M)."""
+def observed(world: World) -> Numbers:
     hull, velocity, r = world.hull, world.hull_velocity, rotation(world.hull.angle)
     # Gymnasium's position is the origin of the hull, its velocity that of the centre of mass.
     x, y = hull.x + r.sin * HULL_CENTRE, hull.y - r.cos * HULL_CENTRE
-    return jnp.stack(
-        [
-            (x - WIDTH / 2) / (WIDTH / 2),
-            (y - (PAD_HEIGHT + LEG_DOWN)) / (HEIGHT / 2),
-            velocity.x * (WIDTH / 2) / FRAMES_PER_SECOND,
-            velocity.y * (HEIGHT / 2) / FRAMES_PER_SECOND,
-            hull.angle,
-            20.0 * velocity.spin / FRAMES_PER_SECOND,
-            world.ground[0].astype(jnp.float32),
-            world.ground[1].astype(jnp.float32),
-        ]
+    return (
+        (x - WIDTH / 2) / (WIDTH / 2),
+        (y - (PAD_HEIGHT + LEG_DOWN)) / (HEIGHT / 2),
+        velocity.x * (WIDTH / 2) / FRAMES_PER_SECOND,
+        velocity.y * (HEIGHT / 2) / FRAMES_PER_SECOND,
+        hull.angle,
+        20.0 * velocity.spin / FRAMES_PER_SECOND,
+        *(leg.ground.astype(jnp.float32) for leg in world.legs),
     )
 
 
-def potential(seen: Array) -> Array:
+def potential(seen: Numbers) -> Array:
     """Return Gymnasium's shaping: near the pad, slow, upright and on its legs is good."""
     x, y, x_speed, y_speed, angle, _, left, right = seen
     return (
@@ -160,60 +170,81 @@ def potential(seen: Array) -> Array:
     )
 
 
-def at_start(heights: Array) -> World:
-    """Return the worlds before the first step, in which the legs are not yet where they belong."""
-    M = heights.shape[-1]
-    none, pair = jnp.zeros(M), jnp.zeros((2, M))
-    signs = jnp.broadcast_to(jnp.array(LEG_SIGNS)[:, None], (2, M))
-    four = jnp.zeros((2, 2, M))
-    whole = jnp.zeros((2, 2, M), jnp.int32)
-    return World(
-        Pose(none + WIDTH / 2, none + (HEIGHT + HULL_CENTRE), none),
-        Velocity(none, none, none),
-        Pose(WIDTH / 2 - signs * LEG_AWAY, pair + HEIGHT, signs * LEG_ANGLE),
-        Velocity(pair, pair, pair),
-        JointImpulses(pair, pair, pair, pair),
-        jnp.zeros((2, M), jnp.int32),
-        Touch(whole - 1, whole > 0, whole, whole, ContactImpulses(four, four, four, four)),
-        pair > 0,
-        jnp.zeros((3, M)),
-        heights,
+def at_start(heights: Heights) -> World:
+    """Return the world before the first step, in which the legs are not yet where they belong."""
+    none = jnp.zeros_like(heights[0])
+    whole = none.astype(jnp.int32)
+    still = Velocity(none, none, none)
+    touch = Touch(whole - 1, none > 0, whole, whole, ContactImpulses(none, none, none, none))
+    left, right = (
+        Leg(
+            Pose(none + (WIDTH / 2 - sign * LEG_AWAY), none + HEIGHT, none + sign * LEG_ANGLE),
+            still,
+            JointImpulses(none, none, none, none),
+            whole,
+            (touch, touch),
+            none > 0,
+            none,
+        )
+        for sign in LEG_SIGNS
     )
+    hull = Pose(none + WIDTH / 2, none + (HEIGHT + HULL_CENTRE), none)
+    return World(hull, still, none, (left, right), heights)
 
 
-def episode_of(states: Array) -> Episode:
-    """Return the episodes that are packed in states (S, M)."""
-    episode: Episode = unpacked(states, _like())
+def numbers_of(tree: Any) -> Numbers:
+    """Return all numbers of a tree as float32."""
+    return tuple(leaf.astype(jnp.float32) for leaf in jax.tree.leaves(tree))
+
+
+def episode_of(state: Numbers) -> Episode:
+    episode: Episode = _tree_of(state, _like())
     return episode
+
+
+def _tree_of(numbers: Sequence[Array], like: Any) -> Any:
+    """Return the tree that `numbers_of` made numbers of."""
+    leaves, tree = jax.tree.flatten(like)
+    typed = [
+        number > 0 if leaf.dtype == bool else number.astype(leaf.dtype)
+        for number, leaf in zip(numbers, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(tree, typed)
 
 
 @cache
 def _like() -> Any:
-    def make() -> Episode:
-        none = jnp.zeros(1)
-        world = at_start(jnp.zeros((CHUNKS, 1)))
-        return Episode(world, none, none, none, none, none > 0, none, none)
+    def make(none: Array) -> Episode:
+        return Episode(at_start((none,) * CHUNKS), none, none, none, none, none > 0, none, none)
 
-    return jax.eval_shape(make)
+    return jax.eval_shape(make, np.float32(0))
 
 
 def _stepped_world(options: Options, world: World, load: Load, over: Array) -> Outcome:
-    """Step all crafts as if in flight, then step those near the ground again, with contacts."""
-    flown = stepped_in_flight(world, load, options.gravity)
+    """Step crafts near the ground with contacts, the others without."""
+    # Nobody uses the results of an episode that is over, so they need not cost anything.
+    near = is_near_ground(world) & ~over
+    if not near.shape:
+        return Outcome(
+            *lax.cond(
+                near,
+                lambda: stepped(world, load, options.gravity),
+                lambda: stepped_in_flight(world, load, options.gravity),
+            )
+        )
     # Crafts that touch the ground already come first: the others need fewer iterations.
-    touching = jnp.any(world.touch.touching, axis=(0, 1))
-    rank = jnp.where(touching, 0, jnp.where(is_near_ground(world), 1, -1))
-    rank = jnp.where(over, -1, rank)  # nobody uses the results, so they need not cost anything
+    rank = jnp.where(near, jnp.where(world.touching, 0, 1), -1)
+    flown = stepped_in_flight(world, load, options.gravity)
     like = _like()
-    one = (like.world, Load(like.shaping, like.shaping, like.shaping))
+    given, results = (like.world, Load(*[like.shaping] * 3)), Outcome(like.world, *[like.over] * 2)
 
     def step_again(rows: Array) -> Array:
-        near, load = unpacked(rows, one)
-        return packed(stepped(near, load, options.gravity))
+        near, load = _tree_of(tuple(rows), given)
+        return jnp.stack(numbers_of(stepped(near, load, options.gravity)))
 
-    rows = replaced(step_again, rank, packed((world, load)), packed(flown))
-    outcome: Outcome = unpacked(rows, Outcome(like.world, like.over, like.over))
-    return outcome
+    before, after = (jnp.stack(numbers_of(tree)) for tree in ((world, load), flown))
+    rows = replaced(step_again, rank, before, after)
+    return Outcome(*_tree_of(tuple(rows), results))
 
 
 def _wind(options: Options, episode: Episode) -> tuple[Load, Array, Array]:
@@ -221,7 +252,8 @@ def _wind(options: Options, episode: Episode) -> tuple[Load, Array, Array]:
     none = jnp.zeros_like(episode.wind_index)
     if not options.enable_wind:
         return Load(none, none, none), episode.wind_index, episode.torque_index
-    blows = ~(episode.world.ground[0] | episode.world.ground[1])
+    left, right = episode.world.legs
+    blows = ~(left.ground | right.ground)
     load = Load(
         jnp.where(blows, options.wind_power * wind(episode.wind_index), 0.0),
         none,

@@ -1,12 +1,13 @@
 """Vectors, rotations and poses in the plane.
 
 All physics here is elementwise over lanes: a field is an array whose last axis is M lanes, or
-whatever else broadcasts with it. No function looks at another lane.
+whatever else broadcasts with it. No function looks at another lane. In a GPU kernel, which steps
+one craft, a field is a number without axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import pi
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +76,7 @@ def rotation(angle: Array) -> Rotation:
     XLA's own functions take 30 ns for a number on a CPU, which is more than the rest of a step in
     flight. The polynomials are those of the Cephes library.
     """
-    quarter = jnp.round(angle * (2 / pi))
+    quarter = jnp.floor(angle * (2 / pi) + 0.5)
     # π/2 in three parts, so that the subtraction is exact.
     rest = angle - quarter * 1.5703125 - quarter * 4.837512969970703e-4
     rest = rest - quarter * 7.549789948768648e-8
@@ -105,27 +106,34 @@ def where(condition: Array, yes: Tree, no: Tree) -> Tree:
 
 def numbered(index: Array, choices: Sequence[Array | float]) -> Array:
     """Return choices[index] without a gather."""
-    found = jnp.asarray(choices[0])
+    found = choices[0] * jnp.ones_like(index, dtype=jnp.float32)
     for number, choice in enumerate(choices[1:], start=1):
         found = jnp.where(index == number, choice, found)
     return found
 
 
-def at(tree: Tree, index: int) -> Tree:
-    """Take one entry of the first axis of every array."""
-    return jax.tree.map(lambda array: array[index], tree)
+def for_both(function: Callable[..., Tree], *pairs: Any) -> tuple[Tree, Tree]:
+    """Return the results of a function for the first and for the second of each pair.
+
+    With lanes this is one call with arrays (2, ..., M). In a GPU kernel a number has no axes, and
+    the function is called twice.
+    """
+    both = [tuple(pair[number] for pair in pairs) for number in (0, 1)]
+    shape = jnp.broadcast_shapes(*(leaf.shape for leaf in jax.tree.leaves(both)))
+    if not shape:
+        return function(*both[0]), function(*both[1])
+    stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), *both)
+    results = jax.tree.map(lambda a: jnp.broadcast_to(a, (2, *shape)), function(*stacked))
+    first, second = (jax.tree.map(lambda a, n=number: a[n], results) for number in (0, 1))
+    return first, second
 
 
-def entry(tree: Tree, index: Array) -> Tree:
-    """Take the entry `index` of the first axis of every array, inside a loop over that axis."""
-    return jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, index, 0, False), tree)
+def anywhere(condition: Array) -> Array:
+    return jnp.any(condition) if condition.shape else condition
 
 
-def with_entry(tree: Tree, index: Array, one: Tree) -> Tree:
-    """Put `one` at the entry `index` of the first axis of every array."""
-    return jax.tree.map(
-        lambda array, new: lax.dynamic_update_index_in_dim(array, new, index, 0), tree, one
-    )
+def everywhere(condition: Array) -> Array:
+    return jnp.all(condition) if condition.shape else condition
 
 
 def computed_here(values: Tree) -> Tree:
@@ -135,6 +143,8 @@ def computed_here(values: Tree) -> Tree:
     chain of such fusions grows exponentially. It ignores `optimization_barrier`. It does not fuse
     across a loop whose number of rounds it cannot know.
     """
+    if not jax.tree.leaves(values)[0].shape:  # in a GPU kernel
+        return values
     return lax.platform_dependent(values, cpu=_looped_once, default=lambda same: same)
 
 

@@ -86,10 +86,11 @@ def prepared(sign: Array, hull: Pose, hull_r: Rotation, pose: Pose, r: Rotation)
     )
     angle = pose.angle - hull.angle
     lower, upper = _limits(sign)
-    limit = jnp.where(angle <= lower, AT_LOWER, jnp.where(angle >= upper, AT_UPPER, FREE))
+    limit = AT_LOWER * (angle <= lower).astype(jnp.int32)
+    limit = jnp.where(angle >= upper, AT_UPPER, limit)
     inertia = 1 / (k33 - k13 * give.x - k23 * give.y)
     return Joint(
-        limit.astype(jnp.int32),
+        limit,
         hull_arm,
         leg_arm,
         k13,

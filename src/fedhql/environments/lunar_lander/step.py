@@ -6,7 +6,7 @@ corrections put joints and contacts right; legs that pass into the ground are st
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from jax import lax
 
 from fedhql.environments.lunar_lander import contact_solver, joints
 from fedhql.environments.lunar_lander.contact_solver import Contact, ContactImpulses
-from fedhql.environments.lunar_lander.contacts import Manifold, separation
+from fedhql.environments.lunar_lander.contacts import separation
 from fedhql.environments.lunar_lander.craft import (
     GRAVITY,
     HULL_CORNERS,
@@ -38,217 +38,272 @@ from fedhql.environments.lunar_lander.geometry import (
     Array,
     Pose,
     Velocity,
-    at,
+    anywhere,
     computed_here,
-    entry,
+    everywhere,
+    for_both,
     rotation,
     where,
-    with_entry,
 )
 from fedhql.environments.lunar_lander.impact import TARGET, TOLERANCE, Flight, stopped_at_impacts
 from fedhql.environments.lunar_lander.joints import Joint, JointImpulses
-from fedhql.environments.lunar_lander.terrain import edges_below, highest_between
-from fedhql.environments.lunar_lander.touch import Touch, updated
+from fedhql.environments.lunar_lander.terrain import Heights, edges_below, highest_between
+from fedhql.environments.lunar_lander.touch import Manifolds, Touches, updated
 
 _CORRECTION_RATE = 0.2  # b2_baumgarte
-_SIGNS = np.array(LEG_SIGNS, dtype=np.float32)[:, None]  # (leg, 1)
 _REACH = 1.3  # no point of the craft is further from the hull's centre
+_SIGNS = tuple(np.float32(sign) for sign in LEG_SIGNS)
+_LEG_ORDER = (1, 0)  # Box2D takes the newest joint first
+
+Contacts = tuple[Contact, Contact]  # of one leg with both edges
+Impulses = tuple[ContactImpulses, ContactImpulses]
 
 
-Body = TypeVar("Body", Pose, Velocity)
+class Leg(NamedTuple):
+    """A leg, its joint and its contacts."""
+
+    pose: Pose
+    velocity: Velocity
+    joint: JointImpulses
+    limit: Array  # where the joint was in the last step: FREE, AT_LOWER or AT_UPPER
+    touches: Touches
+    ground: Array  # Gymnasium's flag: the leg is on the ground
+    rest: Array  # seconds for which it has been at rest
+
+    @property
+    def touching(self) -> Array:
+        return self.touches[0].touching | self.touches[1].touching
 
 
 class World(NamedTuple):
-    """All that Box2D remembers of M crafts. Fields of legs are (2, M)."""
+    """All that Box2D remembers of a craft."""
 
     hull: Pose
     hull_velocity: Velocity
-    legs: Pose
-    leg_velocities: Velocity
-    joints: JointImpulses
-    limits: Array  # (2, M) where the joints were in the last step: FREE, AT_LOWER or AT_UPPER
-    touch: Touch
-    ground: Array  # (2, M) Gymnasium's flags: the leg is on the ground
-    rest: Array  # (3, M) seconds for which hull and legs have been at rest
-    heights: Array  # (11, M) of the ground
+    hull_rest: Array
+    legs: tuple[Leg, Leg]  # left and right
+    heights: Heights
+
+    @property
+    def touching(self) -> Array:
+        return self.legs[0].touching | self.legs[1].touching
 
 
 class Outcome(NamedTuple):
     """The world after a step, and how the episode ends, if it does."""
 
     world: World
-    crashed: Array  # (M,) the hull touches the ground
-    asleep: Array  # (M,) the craft has come to rest
+    crashed: Array  # the hull touches the ground
+    asleep: Array  # the craft has come to rest
 
 
 class _Moving(NamedTuple):
-    """What the velocity iterations change."""
+    """What the velocity iterations change; pairs are for the left and the right leg."""
 
     hull: Velocity
-    legs: Velocity
-    joints: JointImpulses
-    contacts: ContactImpulses  # fields (edge, leg, M)
+    legs: tuple[Velocity, Velocity]
+    joints: tuple[JointImpulses, JointImpulses]
+    contacts: tuple[Impulses, Impulses]
 
 
 def is_near_ground(world: World) -> Array:
-    """Return False (M,) only where nothing can touch the ground in this step."""
+    """Return False only if nothing can touch the ground in this step."""
     hull, velocity = world.hull, world.hull_velocity
     margin = _REACH + 1.5 * SECONDS * (jnp.abs(velocity.x) + jnp.abs(velocity.y))
     ground = highest_between(hull.x - margin, hull.x + margin, world.heights)
-    return (hull.y - ground < margin) | jnp.any(world.touch.touching, axis=(0, 1))
+    return (hull.y - ground < margin) | world.touching
 
 
 def stepped_in_flight(world: World, load: Load, gravity: float = GRAVITY) -> Outcome:
-    """Step crafts that cannot touch the ground."""
-    moving, prepared = _accelerated(world, load, gravity)
+    """Step a craft that cannot touch the ground."""
+    moving, prepared = _accelerated(world, load, gravity, None)
     moving = _solved_in_flight(moving, prepared)
-    hull, legs, moving = _integrated(world, moving)
-    hull, legs, settled = _corrected(hull, legs, prepared, None)
-    rest, asleep = _resting(world.rest, moving, settled)
-    after = world._replace(
-        hull=hull,
-        hull_velocity=moving.hull,
-        legs=legs,
-        leg_velocities=moving.legs,
-        joints=moving.joints,
-        limits=prepared.limit,
-        rest=rest,
-    )
-    return Outcome(after, jnp.zeros_like(asleep), asleep)
+    hull, poses, moving = _integrated(world, moving)
+    hull, poses, settled = _corrected(hull, poses, prepared, None)
+    hull_rest, rests, asleep = _resting(world, moving, settled)
+    legs = [
+        leg._replace(
+            pose=poses[number],
+            velocity=moving.legs[number],
+            joint=moving.joints[number],
+            limit=prepared[number].limit,
+            rest=rests[number],
+        )
+        for number, leg in enumerate(world.legs)
+    ]
+    after = World(hull, moving.hull, hull_rest, (legs[0], legs[1]), world.heights)
+    return Outcome(after, asleep & ~asleep, asleep)  # a kernel cannot return a literal
 
 
 def stepped(world: World, load: Load, gravity: float = GRAVITY) -> Outcome:
-    """Step crafts that may touch the ground."""
-    manifold, touch, ground = updated(world.legs, world.heights, world.touch, world.ground)
+    """Step a craft that may touch the ground."""
+    found = for_both(
+        lambda leg: updated(leg.pose, world.heights, leg.touches, leg.ground), world.legs
+    )
+    manifolds, touches = (found[0][0], found[1][0]), (found[0][1], found[1][1])
+    grounds = found[0][2], found[1][2]
     crashed = _hull_gap(world.hull, world.heights) <= SKIN
-    contacts = computed_here(contact_solver.prepared(manifold))
-    # Box2D drops the second of two points that depend on each other.
-    dropped = (manifold.point_count == 2) & ~contacts.both
-    n1, t1, n2, t2 = touch.impulses
-    impulses = ContactImpulses(n1, t1, jnp.where(dropped, 0.0, n2), jnp.where(dropped, 0.0, t2))
-    moving, prepared = _accelerated(world, load, gravity, contacts, impulses)
-    touching = jnp.any(touch.touching, axis=(0, 1))
+    contacts = for_both(
+        lambda of_leg: for_both(lambda m: computed_here(contact_solver.prepared(m)), of_leg),
+        manifolds,
+    )
+    impulses = for_both(_kept, manifolds, touches, contacts)
+    moving, prepared = _accelerated(world, load, gravity, (contacts, impulses))
+    touching = [touch[0].touching | touch[1].touching for touch in touches]
+    is_touching = touching[0] | touching[1]
     iterated = lax.cond(
-        jnp.any(touching), lambda m: _iterated(m, prepared, contacts), lambda m: m, moving
+        anywhere(is_touching), lambda m: _iterated(m, prepared, contacts), lambda m: m, moving
     )
-    moving = where(touching, iterated, _solved_in_flight(moving, prepared))
-    hull, legs, moving = _integrated(world, moving)
-    hull, legs, settled = _corrected(hull, legs, prepared, manifold)
-    rest, asleep = _resting(world.rest, moving, settled)
+    moving = where(is_touching, iterated, _solved_in_flight(moving, prepared))
+    hull, poses, moving = _integrated(world, moving)
+    hull, poses, settled = _corrected(hull, poses, prepared, manifolds)
+    hull_rest, rests, asleep = _resting(world, moving, settled)
+    crashed = crashed | ((_hull_gap(hull, world.heights) <= TARGET - TOLERANCE) & ~asleep)
 
-    hull_hits = _hull_gap(hull, world.heights) <= TARGET - TOLERANCE
-    crashed = crashed | (hull_hits & ~asleep)
-    touch = touch._replace(impulses=moving.contacts)
-    flight = Flight(world.legs, legs, moving.legs, jnp.zeros_like(legs.x), touch, ground)
-    flight = stopped_at_impacts(flight, world.heights, ~asleep)
-    after = World(
-        hull,
-        where(asleep, Velocity(*[jnp.zeros_like(hull.x)] * 3), moving.hull),
-        flight.end,
-        flight.velocity,
-        moving.joints,
-        prepared.limit,
-        flight.touch,
-        flight.ground,
-        rest,
-        world.heights,
-    )
+    def landed(
+        leg: Leg,
+        pose: Pose,
+        velocity: Velocity,
+        touches: Touches,
+        impulses: Impulses,
+        ground: Array,
+    ) -> Flight:
+        now = [
+            touch._replace(impulses=impulse)
+            for touch, impulse in zip(touches, impulses, strict=True)
+        ]
+        flight = Flight(leg.pose, pose, velocity, jnp.zeros_like(pose.x), (now[0], now[1]), ground)
+        return stopped_at_impacts(flight, world.heights, ~asleep)
+
+    flights = for_both(landed, world.legs, poses, moving.legs, touches, moving.contacts, grounds)
+    legs = [
+        Leg(
+            flight.end,
+            flight.velocity,
+            moving.joints[number],
+            prepared[number].limit,
+            flight.touches,
+            flight.ground,
+            rests[number],
+        )
+        for number, flight in enumerate(flights)
+    ]
+    hull_velocity = where(asleep, Velocity(*[jnp.zeros_like(hull.x)] * 3), moving.hull)
+    after = World(hull, hull_velocity, hull_rest, (legs[0], legs[1]), world.heights)
     return Outcome(after, crashed, asleep)
+
+
+def _kept(manifolds: Manifolds, touches: Touches, contacts: Contacts) -> Impulses:
+    """Return a leg's impulses, without those of points that Box2D drops.
+
+    It drops the second of two points that depend on each other.
+    """
+    kept = []
+    for manifold, touch, contact in zip(manifolds, touches, contacts, strict=True):
+        dropped = (manifold.point_count == 2) & ~contact.both
+        n1, t1, n2, t2 = touch.impulses
+        n2, t2 = jnp.where(dropped, 0.0, n2), jnp.where(dropped, 0.0, t2)
+        kept.append(ContactImpulses(n1, t1, n2, t2))
+    return kept[0], kept[1]
 
 
 def _accelerated(
     world: World,
     load: Load,
     gravity: float,
-    contacts: Contact | None = None,
-    impulses: ContactImpulses | None = None,
-) -> tuple[_Moving, Joint]:
+    on_ground: tuple[tuple[Contacts, Contacts], tuple[Impulses, Impulses]] | None,
+) -> tuple[_Moving, tuple[Joint, Joint]]:
     """Apply gravity and forces, then the impulses of the previous step."""
-    hull, legs = world.hull_velocity, world.leg_velocities
+    hull = world.hull_velocity
     hull = Velocity(
         hull.x + SECONDS * HULL_PER_MASS * load.force_x,
         hull.y + SECONDS * (gravity + HULL_PER_MASS * load.force_y),
         hull.spin + SECONDS * HULL_PER_INERTIA * load.torque,
     )
-    legs = legs._replace(y=legs.y + SECONDS * gravity)
-    if contacts is not None and impulses is not None:
-        for edge in range(2):
-            legs = contact_solver.warm_started(at(contacts, edge), at(impulses, edge), legs)
-    hull_r, r = computed_here((rotation(world.hull.angle), rotation(world.legs.angle)))
-    prepared = computed_here(
-        joints.prepared(jnp.asarray(_SIGNS), world.hull, hull_r, world.legs, r)
+    legs = [leg.velocity._replace(y=leg.velocity.y + SECONDS * gravity) for leg in world.legs]
+    if on_ground is None:
+        impulses = for_both(lambda leg: tuple(touch.impulses for touch in leg.touches), world.legs)
+    else:
+        contacts, impulses = on_ground
+        for number, velocity in enumerate(legs):
+            for contact, impulse in zip(contacts[number], impulses[number], strict=True):
+                velocity = contact_solver.warm_started(contact, impulse, velocity)
+            legs[number] = velocity
+    hull_r = computed_here(rotation(world.hull.angle))
+
+    def joint_of(sign: Array, leg: Leg) -> Joint:
+        r = computed_here(rotation(leg.pose.angle))
+        return computed_here(joints.prepared(sign, world.hull, hull_r, leg.pose, r))
+
+    signs = tuple(sign * jnp.ones_like(world.hull.x) for sign in _SIGNS)
+    prepared = for_both(joint_of, signs, world.legs)
+    remembered = for_both(
+        lambda joint, leg: joints.remembered(joint, leg.joint, leg.limit), prepared, world.legs
     )
-    remembered = joints.remembered(prepared, world.joints, world.limits)
 
     def start(_: Array, joint: Joint, impulses: JointImpulses, *bodies: Velocity) -> Any:
         return impulses, *joints.warm_started(joint, impulses, *bodies)
 
-    remembered, hull, legs = _leg_by_leg(start, prepared, remembered, hull, legs)
-    contacts_now = world.touch.impulses if impulses is None else impulses
-    return _Moving(hull, legs, remembered, contacts_now), prepared
+    remembered, hull, moved = _leg_by_leg(start, prepared, remembered, hull, tuple(legs))
+    return _Moving(hull, moved, remembered, impulses), prepared
 
 
 def _leg_by_leg(
-    visit: Callable[..., Any], prepared: Any, carried: Any, hull: Body, legs: Body, times: int = 1
+    visit: Callable[..., Any], prepared: Any, carried: Any, hull: Any, legs: Any
 ) -> Any:
-    """Visit the right leg, then the left one, `times` times; Box2D takes the newest joint first.
+    """Visit the right leg, then the left one.
 
     `visit` gets the sign, the entries of `prepared` and `carried` for this leg, the hull and the
     leg. It returns the last three anew.
     """
-
-    def one(number: Array, carry: Any) -> Any:
-        carried, hull, legs = carry
-        leg = 1 - (number & 1)
-        sign = (2 * leg - 1).astype(jnp.float32)
-        after, hull, moved = visit(
-            sign, entry(prepared, leg), entry(carried, leg), hull, entry(legs, leg)
+    carried, legs = list(carried), list(legs)
+    for leg in _LEG_ORDER:
+        carried[leg], hull, legs[leg] = computed_here(
+            visit(_SIGNS[leg], prepared[leg], carried[leg], hull, legs[leg])
         )
-        return with_entry(carried, leg, after), hull, with_entry(legs, leg, moved)
-
-    return lax.fori_loop(0, 2 * times, one, (carried, hull, legs))
+    return tuple(carried), hull, tuple(legs)
 
 
-def _solved_in_flight(moving: _Moving, prepared: Joint) -> _Moving:
-    impulses, hull, legs = _leg_by_leg(
-        joints.solved_in_flight,
-        prepared,
-        moving.joints,
-        moving.hull,
-        moving.legs,
-        joints.VISITS_IN_FLIGHT,
-    )
+def _solved_in_flight(moving: _Moving, prepared: tuple[Joint, Joint]) -> _Moving:
+    def visit(_: Array, carry: Any) -> Any:
+        return _leg_by_leg(joints.solved_in_flight, prepared, *carry)
+
+    begun = moving.joints, moving.hull, moving.legs
+    impulses, hull, legs = lax.fori_loop(0, joints.VISITS_IN_FLIGHT, visit, begun)
     return moving._replace(hull=hull, legs=legs, joints=impulses)
 
 
-def _iterated(moving: _Moving, prepared: Joint, contacts: Contact) -> _Moving:
+def _iterated(
+    moving: _Moving, prepared: tuple[Joint, Joint], contacts: tuple[Contacts, Contacts]
+) -> _Moving:
     """Do Box2D's velocity iterations. In contact they do not converge, so none can be left out."""
 
     def iteration(_: Array, moving: _Moving) -> _Moving:
         impulses, hull, legs = _leg_by_leg(
             joints.solved, prepared, moving.joints, moving.hull, moving.legs
         )
-        on_ground, legs = contact_solver.solved_in_turn(contacts, moving.contacts, legs)
-        return _Moving(hull, legs, impulses, on_ground)
+        left, right = for_both(contact_solver.solved_in_turn, contacts, moving.contacts, legs)
+        return _Moving(hull, (left[1], right[1]), impulses, (left[0], right[0]))
 
     return lax.fori_loop(0, VELOCITY_ITERATIONS, iteration, moving)
 
 
-def _integrated(world: World, moving: _Moving) -> tuple[Pose, Pose, _Moving]:
+def _integrated(world: World, moving: _Moving) -> tuple[Pose, tuple[Pose, Pose], _Moving]:
     """Return the poses after the step, before corrections."""
-    hull_velocity, leg_velocities = _limited(moving.hull), _limited(moving.legs)
+    hull_velocity = _limited(moving.hull)
+    left, right = for_both(_limited, moving.legs)
 
     def moved(pose: Pose, velocity: Velocity) -> Pose:
         return Pose(*(p + SECONDS * v for p, v in zip(pose, velocity, strict=True)))
 
-    hull, legs = moved(world.hull, hull_velocity), moved(world.legs, leg_velocities)
-    moving = moving._replace(hull=hull_velocity, legs=leg_velocities)
-    return computed_here((hull, legs, moving))
+    poses = moved(world.legs[0].pose, left), moved(world.legs[1].pose, right)
+    moving = moving._replace(hull=hull_velocity, legs=(left, right))
+    return computed_here((moved(world.hull, hull_velocity), poses, moving))
 
 
 def _limited(velocity: Velocity) -> Velocity:
     """Slow a body that would move too far in one step."""
-    distance = SECONDS * jnp.sqrt(velocity.x**2 + velocity.y**2)
+    distance = SECONDS * jnp.sqrt(velocity.x * velocity.x + velocity.y * velocity.y)
     slower = MOST_TRANSLATION / jnp.maximum(distance, MOST_TRANSLATION)
     turn = SECONDS * jnp.abs(velocity.spin)
     return Velocity(
@@ -259,53 +314,67 @@ def _limited(velocity: Velocity) -> Velocity:
 
 
 def _corrected(
-    hull: Pose, legs: Pose, prepared: Joint, manifold: Manifold | None
-) -> tuple[Pose, Pose, Array]:
-    """Correct the poses until every lane is fine; also return which lanes are."""
-    Carry = tuple[Array, Pose, Pose, Array]
-    points = None if manifold is None else contact_solver.depths(manifold)
+    hull: Pose,
+    poses: tuple[Pose, Pose],
+    prepared: tuple[Joint, Joint],
+    manifolds: tuple[Manifolds, Manifolds] | None,
+) -> tuple[Pose, tuple[Pose, Pose], Array]:
+    """Correct the poses until all is fine; also return whether it is."""
+    Carry = tuple[Array, Pose, tuple[Pose, Pose], Array]
+    limits = tuple(joint.limit for joint in prepared)
 
     def join(sign: Array, limit: Array, _: Array, hull: Pose, leg: Pose) -> Any:
         hull, leg, fine = joints.corrected(sign, limit, hull, leg)
         return fine, hull, leg
 
     def correct(carry: Carry) -> Carry:
-        iteration, hull, legs, settled = carry
-        after = legs
-        fine = jnp.ones_like(settled)
-        if points is not None:
-            after, least = contact_solver.pushed_out(points, legs, _CORRECTION_RATE)
-            fine = jnp.all(least >= -3 * LINEAR_SLOP, axis=0)
-        joined, moved, after = _leg_by_leg(join, prepared.limit, legs.x > 0, hull, after)
+        iteration, hull, poses, settled = carry
+        after, fine = poses, jnp.ones_like(settled)
+        if manifolds is not None:
+            pushed = for_both(
+                lambda m, pose: contact_solver.pushed_out(m, pose, _CORRECTION_RATE),
+                manifolds,
+                poses,
+            )
+            after = pushed[0][0], pushed[1][0]
+            fine = jnp.minimum(pushed[0][1], pushed[1][1]) >= -3 * LINEAR_SLOP
+        joined, moved, after = _leg_by_leg(join, limits, (fine, fine), hull, after)
         return (
             iteration + 1,
             where(settled, hull, moved),
-            where(settled, legs, after),
-            settled | (fine & jnp.all(joined, axis=0)),
+            where(settled, poses, after),
+            settled | (fine & joined[0] & joined[1]),
         )
 
     def correcting(carry: Carry) -> Array:
-        return (carry[0] < POSITION_ITERATIONS) & ~jnp.all(carry[3])
+        return (carry[0] < POSITION_ITERATIONS) & ~everywhere(carry[3])
 
-    unsettled = jnp.zeros(hull.x.shape, bool)
-    begun = (jnp.zeros((), jnp.int32), hull, legs, unsettled)
-    _, hull, legs, settled = lax.while_loop(correcting, correct, begun)
-    return hull, legs, settled
+    begun = (jnp.zeros((), jnp.int32), hull, poses, jnp.zeros_like(hull.x, dtype=bool))
+    _, hull, poses, settled = lax.while_loop(correcting, correct, begun)
+    return hull, poses, settled
 
 
-def _resting(rest: Array, moving: _Moving, settled: Array) -> tuple[Array, Array]:
+def _resting(
+    world: World, moving: _Moving, settled: Array
+) -> tuple[Array, tuple[Array, Array], Array]:
     """Return the seconds at rest of hull and legs, and whether the craft falls asleep."""
-    speeds = jnp.stack(
-        [moving.hull.x**2 + moving.hull.y**2, *(moving.legs.x**2 + moving.legs.y**2)]
+
+    def rest(velocity: Velocity, before: Array) -> Array:
+        speed = velocity.x * velocity.x + velocity.y * velocity.y
+        spins = velocity.spin * velocity.spin > SLEEPY_SPIN**2
+        return jnp.where(spins | (speed > SLEEPY_SPEED**2), 0.0, before + np.float32(SECONDS))
+
+    hull = rest(moving.hull, world.hull_rest)
+    left, right = for_both(rest, moving.legs, tuple(leg.rest for leg in world.legs))
+    least = jnp.minimum(hull, jnp.minimum(left, right))
+    return hull, (left, right), (least >= SECONDS_TO_SLEEP) & settled
+
+
+def _hull_gap(hull: Pose, heights: Heights) -> Array:
+    """Return the distance of the hull from the ground."""
+    r = computed_here(rotation(hull.angle))
+    left, right = for_both(
+        lambda edge: separation(hull, r, HULL_CORNERS, HULL_NORMALS, edge),
+        edges_below(hull.x, heights),
     )
-    spins = jnp.stack([moving.hull.spin**2, *moving.legs.spin**2])
-    moves = (spins > SLEEPY_SPIN**2) | (speeds > SLEEPY_SPEED**2)
-    rest = jnp.where(moves, 0.0, rest + jnp.float32(SECONDS))
-    return rest, (jnp.min(rest, axis=0) >= SECONDS_TO_SLEEP) & settled
-
-
-def _hull_gap(hull: Pose, heights: Array) -> Array:
-    """Return the distance (M,) of the hull from the ground."""
-    edges = edges_below(hull.x, heights)
-    gaps = separation(hull, computed_here(rotation(hull.angle)), HULL_CORNERS, HULL_NORMALS, edges)
-    return jnp.min(gaps, axis=0)
+    return jnp.minimum(left, right)

@@ -1,4 +1,4 @@
-"""What is remembered of the legs' contacts from one step to the next, and the legs' flags."""
+"""What is remembered of a leg's contacts from one step to the next, and the leg's flag."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,21 @@ import jax.numpy as jnp
 
 from fedhql.environments.lunar_lander.contact_solver import ContactImpulses
 from fedhql.environments.lunar_lander.contacts import Manifold, collide
-from fedhql.environments.lunar_lander.geometry import Array, Pose, computed_here, rotation
-from fedhql.environments.lunar_lander.terrain import edges_below
+from fedhql.environments.lunar_lander.geometry import (
+    Array,
+    Pose,
+    computed_here,
+    for_both,
+    rotation,
+)
+from fedhql.environments.lunar_lander.terrain import Edge, Heights, edges_below
+
+Touches = tuple["Touch", "Touch"]  # with the edge of an even and of an odd number
+Manifolds = tuple[Manifold, Manifold]
 
 
 class Touch(NamedTuple):
-    """Contacts of two legs with the two edges below each; fields (edge, leg, M)."""
+    """The contact of a leg with an edge."""
 
     edge: Array  # number of the edge
     touching: Array
@@ -21,30 +30,42 @@ class Touch(NamedTuple):
 
 
 def updated(
-    legs: Pose, heights: Array, touch: Touch, ground: Array
-) -> tuple[Manifold, Touch, Array]:
-    """Return the manifolds at these poses, the memory of them, and the legs' flags (2, M).
+    leg: Pose, heights: Heights, touches: Touches, ground: Array
+) -> tuple[Manifolds, Touches, Array]:
+    """Return a leg's manifolds at this pose, the memory of them, and its flag.
 
-    A point that was there before keeps its impulses (b2Contact::Update). The flags follow
-    Gymnasium's listener: a contact that begins sets a flag, one that ends clears it, and ends come
-    last. So when a leg slides from one edge to the next, its flag is False while it touches.
+    The flag follows Gymnasium's listener: a contact that begins sets it, one that ends clears it,
+    and ends come last. So when a leg slides from one edge to the next, its flag is False while it
+    touches.
     """
-    edges = edges_below(legs.x, heights)
-    manifold = computed_here(collide(legs, computed_here(rotation(legs.angle)), edges))
-    same = edges.number == touch.edge
-    before, now = touch.touching & same, manifold.point_count > 0
-    begins = jnp.any(now & ~before, axis=0)
-    ends = jnp.any(touch.touching & ~(now & same), axis=0)
-    ground = jnp.where(ends, False, jnp.where(begins, True, ground))
+    edges = edges_below(leg.x, heights)
+    r = computed_here(rotation(leg.angle))
 
+    def touch_of(edge: Edge, before: Touch) -> tuple[Manifold, Touch, Array, Array]:
+        manifold = computed_here(collide(leg, r, edge))
+        is_same = edge.number == before.edge
+        after = _remembered(manifold, edge.number, before, before.touching & is_same)
+        begins = after.touching & ~(before.touching & is_same)
+        ends = before.touching & ~(after.touching & is_same)
+        return computed_here((manifold, after, begins, ends))
+
+    first, second = for_both(touch_of, edges, touches)
+    begins, ends = first[2] | second[2], first[3] | second[3]
+    ground = (ground | begins) & ~ends
+    return (first[0], second[0]), (first[1], second[1]), ground
+
+
+def _remembered(manifold: Manifold, edge: Array, before: Touch, is_known: Array) -> Touch:
+    """Return the contact now; a point that was there before keeps its impulses.
+
+    (Box2D's b2Contact::Update.)
+    """
     kept = []
-    old = touch.impulses
+    old = before.impulses
     for number, feature in enumerate(manifold.features):
-        known = before & (manifold.point_count > number)
-        first = known & (feature == touch.feature1)
-        second = known & (feature == touch.feature2) & ~first
+        known = is_known & (manifold.point_count > number)
+        first = known & (feature == before.feature1)
+        second = known & (feature == before.feature2) & ~first
         kept.append(jnp.where(first, old.normal1, jnp.where(second, old.normal2, 0.0)))
         kept.append(jnp.where(first, old.tangent1, jnp.where(second, old.tangent2, 0.0)))
-    impulses = ContactImpulses(*kept)
-    after = Touch(edges.number, now, *manifold.features, impulses)
-    return computed_here((manifold, after, ground))
+    return Touch(edge, manifold.point_count > 0, *manifold.features, ContactImpulses(*kept))

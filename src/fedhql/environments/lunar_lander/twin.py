@@ -26,25 +26,18 @@ def lunar_lander(
         return Options(gravity, enable_wind, wind_power, turbulence_power)
 
     def start(draws: Numbers) -> Numbers:
-        import jax.numpy as jnp
-
         from fedhql.environments.lunar_lander import episode
 
-        return tuple(episode.started(options(), jnp.stack(draws)))
+        return episode.start(options(), draws)
 
     def step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
-        import jax.numpy as jnp
-
         from fedhql.environments.lunar_lander import episode
 
-        after, reward, terminated = episode.stepped_lanes(options(), jnp.stack(state), action)
-        return tuple(after), reward, terminated
+        return episode.step(options(), state, action)
 
     def observe(state: Numbers) -> Numbers:
-        import jax.numpy as jnp
-
         from fedhql.environments.lunar_lander import episode
 
-        return tuple(episode.observed(episode.episode_of(jnp.stack(state)).world))
+        return episode.observe(state)
 
-    return Twin(8, 4, 1000, _START_DRAWS, start, step, observe, start_is_costly=True)
+    return Twin(8, 4, 1000, _START_DRAWS, start, step, observe, is_costly=True)
