@@ -67,10 +67,11 @@ def test_auto_chooses_messages_where_nothing_can_be_compiled(
 def test_a_missing_envpool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(compiled, "find_spec", lambda n: None if n == "envpool" else real(n))
-    assert choose_engine(settings("LunarLander-v3"), "auto") == "messages"
-    assert choose_engine(settings(), "auto") == "compiled"
+    lander = settings("LunarLander-v3", overrides=["environment.implementation=envpool"])
+    assert choose_engine(lander, "auto") == "messages"
+    assert choose_engine(settings("LunarLander-v3"), "auto") == "compiled"
     with pytest.raises(MissingExtra, match=r"fedhql\[envpool\]"):
-        choose_engine(settings("LunarLander-v3"), "compiled")
+        choose_engine(lander, "compiled")
 
 
 def test_a_missing_cryptography_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,11 +107,13 @@ def test_lanes_of_a_grid_have_the_same_phase_length(tmp_path: Path) -> None:
     assert [set(cells) for cells in grids] == [set(CELLS), set(longer)]
 
 
-@pytest.mark.parametrize(("env_id", "grids"), [("CartPole-v1", 1), ("LunarLander-v3", 2)])
+@pytest.mark.parametrize(("implementation", "grids"), [("auto", 1), ("envpool", 2)])
 def test_envpool_episodes_carry_over_for_all_lanes_or_none(
-    env_id: str, grids: int, tmp_path: Path
+    implementation: str, grids: int, tmp_path: Path
 ) -> None:
-    environment = SETTINGS.environment.model_copy(update={"id": env_id})
+    environment = SETTINGS.environment.model_copy(
+        update={"id": "LunarLander-v3", "implementation": implementation}
+    )
     settings = SETTINGS.model_copy(update={"environment": environment})
     cells = [Cell("fedhql", 0), Cell("server_environments=carry-over", 0)]
     assert len(plan_grids(settings, RunDirectory(tmp_path), cells, 1, 1, CORE)) == grids

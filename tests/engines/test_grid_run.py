@@ -17,7 +17,7 @@ from fedhql.engines import grid_run
 from fedhql.engines.cell_records import Progress
 from fedhql.engines.cell_run import finish_cell
 from fedhql.engines.grid_run import finish_grid
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.errors import NoUsableAnswers
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
@@ -214,12 +214,17 @@ def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["reset", "carry-over"])
 @pytest.mark.skipif(
-    not COMPILED_ENVIRONMENTS["LunarLander-v3"].is_installed,
+    not ENVPOOL_ENVIRONMENTS["LunarLander-v3"].is_installed,
     reason="no EnvPool (pip install 'fedhql[envpool]')",
 )
-def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(server: str, tmp_path: Path) -> None:
-    """Agents' episodes cannot be saved, so phases begin new ones. The server's are replayed."""
-    environment = SETTINGS.environment.model_copy(update={"id": "LunarLander-v3"})
+@pytest.mark.parametrize("implementation", ["auto", "envpool"])
+def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(
+    server: str, implementation: str, tmp_path: Path
+) -> None:
+    """EnvPool cannot save agents' episodes, so phases begin new ones; the server's are replayed."""
+    environment = SETTINGS.environment.model_copy(
+        update={"id": "LunarLander-v3", "implementation": implementation}
+    )
     federation = SETTINGS.federation.model_copy(update={"server_environments": server})
     lander = SETTINGS.model_copy(update={"environment": environment, "federation": federation})
     whole = finish(tmp_path / "whole", settings=lander)

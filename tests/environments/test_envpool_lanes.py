@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhql.environments.batch import EnvironmentBatch
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.environments.envpool_lanes import SUPPORTED, EnvPoolLanes
 from fedhql.environments.lanes import Lanes
 from fedhql.errors import MissingExtra
@@ -22,7 +22,7 @@ Floats = NDArray[Any]
 # (the module numpy or jax.numpy, states (M, 8), uniform draws (M,)) -> actions (M,)
 Policy = Callable[[Any, Any, Any], Any]
 
-ENVPOOL = COMPILED_ENVIRONMENTS[LANDER]
+ENVPOOL = ENVPOOL_ENVIRONMENTS[LANDER]
 needs_envpool = pytest.mark.skipif(
     not ENVPOOL.is_installed, reason="no EnvPool (pip install 'fedhql[envpool]')"
 )

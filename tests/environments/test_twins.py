@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhql.environments.compiled import find_twin
+from fedhql.environments.compiled import find_compiled, find_twin
 from fedhql.environments.lanes import TwinEpisodes, TwinLanes
+from fedhql.environments.lunar_lander.twin import lunar_lander
 from fedhql.environments.twins import TWINS, Twin
 
 Floats = NDArray[Any]
@@ -109,7 +110,19 @@ def test_an_environment_with_options_has_no_twin() -> None:
     assert find_twin("CartPole-v1") is TWINS["CartPole-v1"]
     assert find_twin("CartPole-v1", {}) is TWINS["CartPole-v1"]
     assert find_twin("CartPole-v1", {"sutton_barto_reward": True}) is None
+
+
+def test_lunar_lander_is_a_twin_in_compiled_runs_and_where_the_settings_say_so() -> None:
+    found = find_compiled("LunarLander-v3")
+    assert found is not None
+    assert found.twin is lunar_lander()
     assert find_twin("LunarLander-v3") is None
+    assert find_twin("LunarLander-v3", None, "twin") is lunar_lander()
+    assert find_twin("LunarLander-v3", None, "envpool") is None
+    windy = {"enable_wind": True}
+    assert find_twin("LunarLander-v3", windy, "twin") is lunar_lander(**windy)
+    assert find_compiled("LunarLander-v3", windy, "envpool") is None
+    assert find_compiled("LunarLander-v3", {"continuous": True}) is None
 
 
 def _walked(twin: Twin, *, lanes: int, steps: int) -> Floats:

@@ -10,6 +10,7 @@ from fedhql.contract import BlackBoxAgent, States
 from fedhql.engines.build_agent import build_agents, compiled_environment
 from fedhql.engines.owned_cohort import LocalOwnedCohort
 from fedhql.environments.batch import EnvironmentBatch
+from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import EnvironmentRefused
 from fedhql.federation import Cohort, FederationServer, ServerEnvironments, rule_named
@@ -62,13 +63,13 @@ def first_states(settings: TaskSettings) -> tuple[States, int]:
 
 def build_batch(settings: TaskSettings, size: int) -> "EnvironmentBatch | TwinBatch":
     """Return environments for the server or for evaluation: twins, as in compiled runs, if any."""
-    compiled = compiled_environment(settings.environment)
-    if compiled is not None and compiled.twin is not None:
+    of = settings.environment
+    if (twin := find_twin(of.id, of.options, of.implementation)) is not None:
         from fedhql.environments.twin_batch import TwinBatch  # it loads JAX
 
         require_same_spaces(settings)
-        return TwinBatch(compiled.twin, size)
-    return EnvironmentBatch(settings.environment.id, size, settings.environment.options)
+        return TwinBatch(twin, size)
+    return EnvironmentBatch(of.id, size, of.options)
 
 
 def build_server(

@@ -47,7 +47,7 @@ class CompiledEngine:
             options = f" with options {environment.options}" if environment.options else ""
             return SettingsError(
                 f"--engine compiled has no {environment.id}{options}; it has "
-                f"{', '.join(COMPILED_ENVIRONMENTS)}, without options, and your own with "
+                f"{', '.join(COMPILED_ENVIRONMENTS)} with their defaults, and your own with "
                 "environment.implementation = 'package.module:factory'"
             )
         if compiled.extra is not None and not compiled.is_installed:

@@ -1,7 +1,8 @@
 """The environments that a compiled program can step: built-in records and users' own twins.
 
-A new built-in twin is one entry of `TWINS`. A user's own twin is a function that returns a `Twin`;
-the settings name it as `environment.implementation = "package.module:factory"`.
+A new built-in twin is one entry of `TWINS`, or of `COMPILED_ENVIRONMENTS` if it has files of its
+own. A user's own twin is a function that returns a `Twin`; the settings name it as
+`environment.implementation = "package.module:factory"`.
 """
 
 import inspect
@@ -12,6 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from fedhql.environments.lunar_lander.twin import lunar_lander
 from fedhql.environments.twins import TWINS, Twin
 from fedhql.errors import EnvironmentRefused
 from fedhql.plugins import import_plugin, is_plugin
@@ -19,7 +21,8 @@ from fedhql.plugins import import_plugin, is_plugin
 if TYPE_CHECKING:  # the command line lists environments without loading JAX
     from fedhql.environments.lanes import Lanes
 
-AUTO, GYMNASIUM = "auto", "gymnasium"
+AUTO, TWIN, GYMNASIUM, ENVPOOL = "auto", "twin", "gymnasium", "envpool"
+IMPLEMENTATIONS = (AUTO, TWIN, GYMNASIUM, ENVPOOL)  # and users' own
 SETTING = "environment.implementation"
 
 
@@ -39,13 +42,23 @@ class CompiledEnvironment:
         return not self.package or find_spec(self.package) is not None
 
 
-def _of_twin(twin: Twin) -> CompiledEnvironment:
+def _of_twin(twin: Twin, most_lanes_on_a_core: int = 8) -> CompiledEnvironment:
     def make_lanes() -> "Lanes":
         from fedhql.environments.lanes import TwinLanes
 
         return TwinLanes(twin)
 
-    return CompiledEnvironment(make_lanes, twin)
+    return CompiledEnvironment(make_lanes, twin, most_lanes_on_a_core=most_lanes_on_a_core)
+
+
+def _lunar_lander(**options: Any) -> CompiledEnvironment:
+    return _of_twin(lunar_lander(**options), most_lanes_on_a_core=128)
+
+
+def _are_lunar_landers(env_id: str, options: Mapping[str, Any]) -> bool:
+    return env_id == "LunarLander-v3" and set(options) <= set(
+        inspect.signature(lunar_lander).parameters
+    )
 
 
 def _envpool_lunar_lander() -> "Lanes":
@@ -56,6 +69,10 @@ def _envpool_lunar_lander() -> "Lanes":
 
 COMPILED_ENVIRONMENTS: Mapping[str, CompiledEnvironment] = {
     **{env_id: _of_twin(twin) for env_id, twin in TWINS.items()},
+    "LunarLander-v3": _lunar_lander(),
+}
+# Stepped by EnvPool on the host, with `environment.implementation = "envpool"`.
+ENVPOOL_ENVIRONMENTS: Mapping[str, CompiledEnvironment] = {
     "LunarLander-v3": CompiledEnvironment(
         _envpool_lunar_lander, extra="envpool", package="envpool", most_lanes_on_a_core=32
     ),
@@ -67,8 +84,8 @@ def find_compiled(
 ) -> CompiledEnvironment | None:
     """Return the record of an environment; None if only Gymnasium can step it.
 
-    `implementation` is "auto", "gymnasium" (which returns None), or the "package.module:factory" of
-    a user's own twin, which is called with the options. Built-in twins take no options.
+    `implementation` is one of IMPLEMENTATIONS, or the "package.module:factory" of a user's own
+    twin, which is called with the options. Of the built-in twins only LunarLander's takes options.
     """
     if is_plugin(implementation):
         try:
@@ -76,17 +93,26 @@ def find_compiled(
         except TypeError as error:
             raise EnvironmentRefused(f"environment.options with {SETTING}: {error}") from error
         return _users_own(implementation, written)
-    if implementation == GYMNASIUM or options:
+    if implementation == GYMNASIUM:
         return None
+    if implementation == ENVPOOL:
+        return None if options else ENVPOOL_ENVIRONMENTS.get(env_id)
+    if options:
+        return _lunar_lander(**options) if _are_lunar_landers(env_id, options) else None
     return COMPILED_ENVIRONMENTS.get(env_id)
 
 
 def find_twin(
     env_id: str, options: Mapping[str, Any] | None = None, implementation: str = AUTO
 ) -> Twin | None:
-    """Return the twin of an environment, if it has one."""
+    """Return the twin for agents, servers and evaluations outside of a compiled grid, if any.
+
+    They step few lanes at a time. A costly twin is slower there than Gymnasium, so they use it only
+    if the settings say so.
+    """
     found = find_compiled(env_id, options, implementation)
-    return None if found is None else found.twin
+    twin = None if found is None else found.twin
+    return None if twin is not None and twin.is_costly and implementation == AUTO else twin
 
 
 @cache  # agents share a compiled program only if their twin is the same object

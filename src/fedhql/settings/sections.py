@@ -15,7 +15,7 @@ from pydantic import (
 
 from fedhql.agents.kinds import KINDS
 from fedhql.cluster.resources import Resources
-from fedhql.environments.compiled import AUTO, GYMNASIUM
+from fedhql.environments.compiled import AUTO, IMPLEMENTATIONS
 from fedhql.errors import SettingsError
 from fedhql.federation import ATTACKS, RULES, rule_spec
 from fedhql.federation.cohort import numbered_agents
@@ -27,9 +27,10 @@ class _Section(BaseModel):
 
 
 def _known_implementation(name: str) -> str:
-    if name not in (AUTO, GYMNASIUM) and not is_plugin(name):
+    if name not in IMPLEMENTATIONS and not is_plugin(name):
         raise ValueError(
-            f"{name!r} is wrong; allowed: {AUTO!r}, {GYMNASIUM!r}, or 'package.module:factory'"
+            f"{name!r} is wrong; allowed: {', '.join(map(repr, IMPLEMENTATIONS))}, or "
+            "'package.module:factory'"
         )
     return name
 
@@ -62,7 +63,9 @@ class EnvironmentSettings(_Section):
     options: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
     implementation: Annotated[str, AfterValidator(_known_implementation)] = AUTO
-    """What steps the environment. "auto" uses our twin if there is one; "gymnasium" never does.
+    """What steps the environment. "auto" uses our twin if there is one, LunarLander's in compiled
+    runs only; "twin" uses it everywhere, "gymnasium" nowhere. "envpool" steps LunarLander-v3 with
+    EnvPool in compiled runs, and with Gymnasium elsewhere.
     "package.module:factory" uses your own twin, which must be the same MDP as `id`."""
 
 
