@@ -1,22 +1,25 @@
-"""How fast is LunarLander as a twin, and as EnvPool's lanes? Env steps a second on this machine.
+"""How fast is LunarLander as a twin, as EnvPool's lanes, and in Gymnasium? Env steps a second.
 
     PYTHONPATH=. taskset -c 0 python benchmarks/lander_speed.py [--lanes 6 32 128]
 
-All lanes step and restart in one compiled loop. "random" flies at random; "landing" lands by hand,
-so that more lanes are on the ground. Each figure is the best of three runs of 200 steps, in CPU
-time, which other jobs on the machine change less than wall time.
+All lanes step and restart in one compiled loop; Gymnasium steps one environment in Python. "random"
+flies at random; "landing" lands by hand, so that more lanes are on the ground. Each figure is the
+best of three runs of 200 steps, in CPU time, which other jobs on the machine change less than wall
+time.
 """
 
 import argparse
+import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
+from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.environments.lanes import Lanes, TwinLanes
 from fedhql.environments.lunar_lander.twin import lunar_lander
 
@@ -30,9 +33,13 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, Callable[[], Lanes]] = {
         "twin": lambda: TwinLanes(lunar_lander()),
-        "EnvPool": COMPILED_ENVIRONMENTS["LunarLander-v3"].make_lanes,
     }
+    envpool = ENVPOOL_ENVIRONMENTS["LunarLander-v3"]
+    if envpool.is_installed:
+        found["EnvPool"] = envpool.make_lanes
+    print(platform.machine())
     for policy in options.policies:
+        print(f"{policy}, Gymnasium: {by_gymnasium(policy):,.0f} steps/s", flush=True)
         for M in options.lanes:
             for name, make_lanes in found.items():
                 compiling, rate = measured(make_lanes(), M, policy)
@@ -73,6 +80,26 @@ def measured(lanes: Lanes, M: int, policy: str) -> tuple[float, float]:
         np.asarray(lanes.observe(episodes))  # wait for the end
         best = min(best, time.process_time() - began)
     return compiling, M * STEPS / best
+
+
+def by_gymnasium(policy: str) -> float:
+    """Return the steps a second of one environment, best of three runs of 3,000 steps."""
+    env: Any = gym.make("LunarLander-v3", disable_env_checker=True)
+    rng = np.random.default_rng(0)
+    seen, _ = env.reset(seed=0)
+    act = jax.jit(landing)
+    best = float("inf")
+    for _ in range(RUNS):
+        spent = 0.0
+        for _ in range(15 * STEPS):
+            action = int(rng.integers(4) if policy == "random" else act(seen[None])[0])
+            began = time.process_time()
+            seen, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                seen, _ = env.reset()
+            spent += time.process_time() - began
+        best = min(best, spent)
+    return 15 * STEPS / best
 
 
 def landing(seen_MD: jax.Array) -> jax.Array:
