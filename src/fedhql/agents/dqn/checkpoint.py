@@ -56,20 +56,30 @@ def _files(stem: Path, tree: Any) -> dict[Path, Any]:
 
 
 def save_experience(directory: Path, experience: Experience) -> None:
-    filled = min(int(experience.env_steps), experience.replay.shape[1])
-    np.save(directory / "replay.npy", np.asarray(experience.replay)[:, :filled])
+    """Write an experience. Of a device's replay memories, the host holds one at a time."""
+    L, capacity, R = experience.replay.shape
+    filled = min(int(experience.env_steps), capacity)
+    replay: Any = experience.replay
+    if all(device.platform == "cpu" for device in experience.replay.devices()):
+        replay = np.asarray(replay)  # a view
+    header = {"descr": "<f4", "fortran_order": False, "shape": (L, filled, R)}
+    with (directory / "replay.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for lane in range(L):
+            np.asarray(replay[lane])[:filled].tofile(file)
     save_arrays(directory / "experience", _but_replay(experience))
 
 
 def load_experience(directory: Path, like: Experience) -> Experience:
-    """Read an experience of the shape of `like`.
+    """Read an experience of the shape of `like`, whose replay memory is deleted.
 
     The replay memory is filled in NumPy, so that the device never holds two of them.
     """
+    rest = load_arrays(directory / "experience", _but_replay(like))
     replay = np.zeros(like.replay.shape, dtype=np.float32)
     saved = np.load(directory / "replay.npy", mmap_mode="r")
     replay[:, : saved.shape[1]] = saved
-    rest = load_arrays(directory / "experience", _but_replay(like))
+    like.replay.delete()
     return rest._replace(replay=jnp.asarray(replay))
 
 
