@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,24 @@ def test_an_unfinished_checkpoint_is_ignored(tmp_path: Path) -> None:
     assert (latest / "state").read_text() == "1"
     write(checkpoints, 2)  # the remains of the failure do not matter
     assert checkpoints.latest() == tmp_path / "round-000000002"
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    checkpoints = Checkpoints(tmp_path, clock)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left"), checkpoints.write(0):
+        raise full  # there is no checkpoint to go on from
+    write(checkpoints, 1)
+    with checkpoints.write(2) as directory:
+        (directory / "state").write_text("a part")
+        clock.now += 1.0
+        raise full
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000000001"]
+    assert "no space in" in caplog.text
+    assert not checkpoints.due()
 
 
 def test_the_checkpoint_of_a_round_can_be_written_again(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Checkpoints of one cell: each is complete or absent, and writing takes about 2 % of a run."""
 
+import errno
+import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedhql.storage.files import whole_directory
+
+log = logging.getLogger(__name__)
 
 SHARE_OF_RUN = 0.02
 
@@ -53,14 +57,28 @@ class Checkpoints:
 
     @contextmanager
     def write(self, round_number: int) -> Iterator[Path]:
-        """Yield a directory to fill; it becomes the latest checkpoint when the block ends."""
+        """Yield a directory to fill; it becomes the latest checkpoint when the block ends.
+
+        If the disk is full, warn and keep the checkpoint before. A new one stands beside it until
+        it is complete, so both must fit.
+        """
         begun = self._clock()
         target = self._directory / f"round-{round_number:09d}"
-        with whole_directory(target) as temporary:
-            yield temporary
-        for older in self._directory.glob("round-*"):
-            if older != target:
-                shutil.rmtree(older)
+        try:
+            with whole_directory(target) as temporary:
+                yield temporary
+        except OSError as error:
+            if error.errno != errno.ENOSPC or self.latest() is None:
+                raise
+            log.warning(
+                "no space in %s for a second checkpoint; the run goes on, and would be resumed "
+                "from the one before",
+                self._directory,
+            )
+        else:
+            for older in self._directory.glob("round-*"):
+                if older != target:
+                    shutil.rmtree(older)
         self.seconds_spent += self._pacing.finished(begun)
 
     def discard(self) -> None:

@@ -26,7 +26,11 @@ def whole_directory(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # a run that was killed may have left it
     temporary.mkdir()
-    yield temporary
+    try:
+        yield temporary
+    except OSError:  # the disk may be full
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     for entry in (*temporary.rglob("*"), temporary):
         sync(entry)
     old = path.with_name(f".{path.name}.old")
