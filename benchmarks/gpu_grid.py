@@ -10,7 +10,6 @@ wall-clock of whole rounds: self-learning, evaluation, federation, all on the de
 
 import argparse
 import json
-import os
 import statistics
 import time
 import tomllib
@@ -24,19 +23,13 @@ import numpy as np
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
+from fedhql.engines.jax_setup import set_gpu_flags
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twins import TWINS
 
 PRESET = Path(__file__).parent.parent / "src/fedhql/settings/presets/cartpole-n5.toml"
 LAMBDAS = (0.0, 1.0, 3.0, 5.0, 10.0)
 EPISODES = 10
-# Whole loops as one CUDA graph whose independent kernels run side by side; found by trying.
-XLA_FLAGS = (
-    "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,"
-    "WHILE,CONDITIONAL --xla_gpu_graph_min_graph_size=2 "
-    "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT "
-    "--xla_gpu_command_buffer_unroll_loops=true"
-)
 
 
 def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
@@ -81,10 +74,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of each of the six arms")
     parser.add_argument("--replay", type=int, default=1_000_000)
     parser.add_argument("--unpadded", action="store_true", help="each agent keeps its own shape")
+    parser.add_argument("--no-flags", action="store_true", help="leave XLA's flags as they are")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     preset = tomllib.loads(PRESET.read_text())
-    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)  # read when JAX first meets the device
+    if not options.no_flags:
+        set_gpu_flags()  # as `fedhql run` does
     # float32, as `fedhql run` has it: a GPU's own choice would be ten bits of each factor.
     jax.config.update("jax_default_matmul_precision", "highest")  # type: ignore[no-untyped-call]  # jax leaves it untyped
     grid = build(preset, options.seeds, options.replay, pad=not options.unpadded)

@@ -39,6 +39,12 @@ class MemberRefused(FedHQLError):
     """The server refuses this member, or the member refuses the server."""
 
 
+class DeviceError(FedHQLError):
+    """The device that computes cannot be used or has too little memory."""
+
+    exit_code = 1
+
+
 class JournalError(FedHQLError):
     """The server cannot write its journal, because the disk is full or broken."""
 

@@ -6,15 +6,24 @@ from functools import partial
 
 from fedhql.agents.kinds import compiled_kinds
 from fedhql.engines.build_agent import compiled_config, compiled_environment
+from fedhql.engines.device_errors import device_failures, gigabytes
 from fedhql.engines.engine import DeviceFacts, Recording
-from fedhql.engines.grid_plan import plan_grids
+from fedhql.engines.grid_plan import forget_unless_begun, plan_grids, replay_bytes
 from fedhql.engines.jax_setup import prepare_jax
 from fedhql.engines.work import Agents, Executor, Send, Work
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS, GYMNASIUM
-from fedhql.errors import FedHQLError, MissingExtra, SettingsError
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS, GYMNASIUM, SETTING
+from fedhql.errors import (
+    DeviceError,
+    EnvironmentRefused,
+    FedHQLError,
+    MissingExtra,
+    SettingsError,
+)
 from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
+
+TWIN_OF_ENVPOOLS = "fedhql.environments.lunar_lander.twin:lunar_lander"  # EnvPool steps no other
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,14 @@ class CompiledEngine:
                 optimiser.at(0.0, 0.0)  # raises for unknown keywords
         observation_size = require_same_spaces(settings)
         is_cpu, memory_bytes = device_memory()
+        environment = compiled_environment(settings.environment)
+        assert environment is not None  # else another engine runs the experiment
+        if not is_cpu and environment.twin is None:
+            raise EnvironmentRefused(
+                f"{settings.environment.id} is stepped by {environment.package} on the CPU, which "
+                "a program on a GPU cannot call; set JAX_PLATFORMS=cpu, or use our twin of it: "
+                f"--set {SETTING}={TWIN_OF_ENVPOOLS}"
+            )
         return DeviceFacts(is_cpu, memory_bytes, observation_size)
 
     def plan(
@@ -89,7 +106,7 @@ class CompiledEngine:
         grids = plan_grids(settings, directory, left, jobs, memories, facts)
         return [
             Work(
-                partial(_finish, settings, recording, cells, home.name),
+                partial(_finish, settings, recording, facts, cells, home.name),
                 cells,
                 home.relative_to(directory.path).as_posix(),
                 on_gpu=not facts.is_cpu,
@@ -102,6 +119,7 @@ class CompiledEngine:
 def _finish(
     settings: ExperimentSettings,
     recording: Recording,
+    facts: DeviceFacts,
     cells: Sequence[Cell],
     home: str,
     directory: RunDirectory,
@@ -110,13 +128,27 @@ def _finish(
     """Run a grid in a worker process. Only workers load JAX."""
     from fedhql.engines.grid_run import finish_grid
 
+    def wanted() -> str:
+        replay = gigabytes(len(cells) * replay_bytes(settings, facts))
+        memory = gigabytes(facts.memory_bytes)
+        return (
+            f"{len(cells)} cells want {replay} for replay memories and some more, and {memory} "
+            "were free when the run was planned; "
+        )
+
     prepare_jax()
-    finish_grid(
-        settings,
-        cells,
-        directory,
-        directory.grids() / home,
-        report=send,
-        clock=recording.clock,
-        tensorboard=recording.tensorboard,
-    )
+    grid = directory.grids() / home
+    try:
+        with device_failures(wanted):
+            finish_grid(
+                settings,
+                cells,
+                directory,
+                grid,
+                report=send,
+                clock=recording.clock,
+                tensorboard=recording.tensorboard,
+            )
+    except DeviceError:
+        forget_unless_begun(grid)  # another plan may fit
+        raise

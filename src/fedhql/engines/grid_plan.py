@@ -10,6 +10,7 @@ from fedhql.engines.build_agent import compiled_config, compiled_environment
 from fedhql.engines.engine import DeviceFacts
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.checkpoints import latest_checkpoint
 from fedhql.storage.files import locked, write_atomically
 from fedhql.storage.run_directory import Cell, RunDirectory
 
@@ -58,6 +59,23 @@ def plan_grids(
     return grids
 
 
+def forget_unless_begun(home: Path) -> None:
+    """Remove the plan of a grid that has not finished a round, so that it is planned again."""
+    with locked(home, wait=True):
+        checkpoint = latest_checkpoint(home)
+        states = read_states(checkpoint)["cells"].values() if checkpoint else ()
+        if not any(state["round"] for state in states):
+            shutil.rmtree(home)
+
+
+def replay_bytes(settings: ExperimentSettings, facts: DeviceFacts) -> int:
+    """Return the bytes of the replay memories of one cell."""
+    row = 2 * facts.observation_size + FLOATS_A_ROW_BESIDES_STATES
+    budget = settings.budget.env_steps_per_agent
+    rows = sum(compiled_config(agent).replay_capacity(budget) for agent in settings.agents)
+    return 4 * row * rows
+
+
 def _divided(
     settings: ExperimentSettings,
     cells: Sequence[Cell],
@@ -92,7 +110,4 @@ def _divided(
 
 def _lanes_in_memory(settings: ExperimentSettings, facts: DeviceFacts) -> int:
     """Return the number of lanes whose replay buffers fit into the device's memory."""
-    row = 2 * facts.observation_size + FLOATS_A_ROW_BESIDES_STATES
-    budget = settings.budget.env_steps_per_agent
-    rows = sum(compiled_config(agent).replay_capacity(budget) for agent in settings.agents)
-    return int(MEMORY_SHARE * facts.memory_bytes // (4 * row * rows))
+    return int(MEMORY_SHARE * facts.memory_bytes // replay_bytes(settings, facts))

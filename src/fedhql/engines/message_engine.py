@@ -6,6 +6,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from fedhql.agents.kinds import find_kind
+from fedhql.engines.device_errors import device_failures
 from fedhql.engines.engine import DeviceFacts, Recording
 from fedhql.engines.jax_setup import prepare_jax
 from fedhql.engines.work import Agents, Executor, Send, Work
@@ -78,9 +79,9 @@ def _finish(
     """Run a cell in a worker process. Only workers load frameworks."""
     from fedhql.engines.cell_run import finish_cell
 
-    prepare_jax()
+    prepare_jax(shares_device=True)
     try:
-        with agents() as gather:
+        with device_failures(), agents() as gather:
             finish_cell(
                 settings,
                 cell,

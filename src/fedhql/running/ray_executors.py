@@ -81,7 +81,7 @@ def _build(settings: ExperimentSettings, seed: int, n: int) -> Any:
     from fedhql.engines.build_agent import build_one_agent
     from fedhql.engines.jax_setup import prepare_jax
 
-    prepare_jax()
+    prepare_jax(shares_device=True)
     return build_one_agent(settings, seed, n)
 
 

@@ -76,7 +76,7 @@ def _build(
             f"the federation's environment is {task.environment!r}, which imports a "
             "module; allow it with --environment"
         )
-    prepare_jax()
+    prepare_jax(shares_device=True)
     make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
     return build_agent(
