@@ -23,8 +23,6 @@ from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
-TWIN_OF_ENVPOOLS = "fedhql.environments.lunar_lander.twin:lunar_lander"  # EnvPool steps no other
-
 
 @dataclass(frozen=True)
 class CompiledEngine:
@@ -88,7 +86,7 @@ class CompiledEngine:
             raise EnvironmentRefused(
                 f"{settings.environment.id} is stepped by {environment.package} on the CPU, which "
                 "a program on a GPU cannot call; set JAX_PLATFORMS=cpu, or use our twin of it: "
-                f"--set {SETTING}={TWIN_OF_ENVPOOLS}"
+                f"--set {SETTING}=twin"
             )
         return DeviceFacts(is_cpu, memory_bytes, observation_size)
 

@@ -79,5 +79,9 @@ def device_memory() -> tuple[bool, int]:
     limit = int(stats["bytes_limit"])
     # If others use the GPU, JAX may get less than its limit. Where it takes memory as it needs it,
     # the pool says nothing yet.
-    taken = 0 if os.environ.get(PREALLOCATE, "").lower() in ("false", "0") else stats["pool_bytes"]
+    taken = (
+        0
+        if os.environ.get(PREALLOCATE, "").lower() in ("false", "0")
+        else stats.get("pool_bytes", 0)
+    )
     return False, min(limit, int(taken) or limit)
