@@ -6,8 +6,10 @@ Gymnasium. The tests compare each twin with Gymnasium over 20,000 steps.
 
 To add a twin: write its functions and add one `Twin` to `TWINS`. A state is a tuple of numbers, and
 each number may be an array of any shape: an entry of the results depends on the same entry of the
-arguments only. So the functions step one episode or many, also inside a GPU kernel. They take their
-array library from their arguments, so that this module does not load JAX.
+arguments only. So the functions step one episode or many, also inside a GPU kernel. JAX 0.10 cannot
+compile a kernel with a `where` between two constants, or with a function of one constant, such as
+`-ones_like(x)`. The functions take their array library from their arguments, so that this module
+does not load JAX.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +68,7 @@ def _mountain_car_step(state: Numbers, action: Array) -> tuple[Numbers, Array, A
     position = xp.clip(position + velocity, -1.2, 0.6)
     velocity = xp.where((position == xp.float32(-1.2)) & (velocity < 0), 0.0, velocity)
     there = (position >= 0.5) & (velocity >= 0)
-    return (position, velocity), -xp.ones_like(position), there
+    return (position, velocity), xp.full_like(position, -1.0), there
 
 
 def _mountain_car_start(draws: Numbers) -> Numbers:

@@ -13,7 +13,7 @@ LIMIT, GOAL, FORWARD, BACK = 9, 1.0, 0.2, -0.1
 
 
 def _step(state: Numbers, action: Array) -> tuple[Numbers, Array, Array]:
-    x = state[0] + jnp.where(action == 1, FORWARD, BACK)
+    x = state[0] + jnp.where(action == 1, jnp.float32(FORWARD), BACK)
     return (x,), jnp.where(x >= GOAL, 1.0, -x), x >= GOAL
 
 

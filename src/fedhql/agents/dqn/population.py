@@ -24,20 +24,28 @@ from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig, Keywords
 from fedhql.agents.dqn.draws import chunk_draws, episode_seeds, initial_parameters
 from fedhql.agents.dqn.experience import Experience, new_experience, remember, replayed
+from fedhql.agents.dqn.kernels.improvement import ImprovementSteps
+from fedhql.agents.dqn.kernels.matrices import side
+from fedhql.agents.dqn.kernels.network import MOST_WIDTH, TiledNetwork
+from fedhql.agents.dqn.kernels.self_learning import Phase
+from fedhql.agents.dqn.kernels.updates import Update
 from fedhql.agents.dqn.learner import (
+    Improvement,
     Learner,
     begin_self_learning,
     begins_improving,
     follow,
     improve,
+    improved,
     new_learner,
+    revived,
     train,
     where,
 )
 from fedhql.agents.dqn.network import Network, embed
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.optimisers import Optimiser
-from fedhql.environments.lanes import Lanes, begin_episodes
+from fedhql.environments.lanes import Lanes, TwinLanes, begin_episodes
 
 Array = jax.Array
 Population = tuple[Learner, Experience]  # every array of the learner has a first axis L
@@ -90,6 +98,39 @@ class Dqn:
     def _improver(self) -> Optimiser:
         return Optimiser(self.improvement_optimiser)
 
+    @property
+    def phase_kernel(self) -> Phase | None:
+        """Return the GPU kernel of a steady phase, if there is one for these settings."""
+        update, lanes = Update.of(self._optimiser), self.lanes
+        known = self.exploration == "epsilon-greedy" and self.batch_size == side(self.batch_size)
+        if update is None or not isinstance(lanes, TwinLanes) or not (known and self._is_narrow):
+            return None
+        return Phase(
+            TiledNetwork(self.network),
+            lanes.twin,
+            update,
+            self.phase_env_steps // self.train_freq,
+            self.capacity,
+            self.batch_size,
+            self.train_freq,
+            self.gradient_steps,
+            self.learning_starts if self.warm_up == "uniform" else 0,
+            self.target_update_interval,
+            self.double,
+        )
+
+    @property
+    def improvement_kernel(self) -> ImprovementSteps | None:
+        """Return the GPU kernel of an improvement, if there is one for these settings."""
+        update = Update.of(self._improver)
+        if update is None or not self._is_narrow:
+            return None
+        return ImprovementSteps(TiledNetwork(self.network), update, self.improvement_steps)
+
+    @property
+    def _is_narrow(self) -> bool:
+        return max(self.network.inputs, *self.network.hidden, self.network.outputs) <= MOST_WIDTH
+
     def is_steady(self, begin: int, until: int) -> bool:
         """Return whether a phase consists of whole chunks that all train."""
         whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
@@ -127,14 +168,20 @@ class Dqn:
         until: Array,
         *,
         steady: bool = False,
+        kernel: Phase | None = None,
     ) -> Population:
         """Self-learn until every lane has taken `until` env steps in total.
 
         `steady` promises a whole phase of whole chunks that all train. The program then has no
-        conditions, which on a GPU cost more than the work that they save.
+        conditions, which on a GPU cost more than the work that they save. A `kernel` runs a steady
+        phase.
         """
         begin = experience.env_steps
         learner = jax.vmap(begin_self_learning)(learner, numbers)
+        if kernel is not None:
+            whole = self.phase_env_steps // self.train_freq
+            learner, experience = kernel.run(learner, experience, numbers, draws_CLW[:whole])
+            return learner, experience._replace(env_steps=until)
         first = begin // self.train_freq
         whole = self.phase_env_steps // self.train_freq
         chunks = whole if steady else -(-until // self.train_freq) - first
@@ -162,12 +209,22 @@ class Dqn:
         targets_LB: Array,
         weights_LB: Array,
     ) -> Learner:
+        anyone_begins = begins_improving(learner, weights_LB).any()
+        kernel = self.improvement_kernel if jax.default_backend() == "gpu" else None
+        if kernel is not None:
+            ready = partial(revived, self.network, anyone_begins=anyone_begins)
+            after = kernel.run(
+                jax.vmap(ready)(learner, numbers, states_LBD, weights_LB),
+                numbers,
+                Improvement(states_LBD, actions_LB, targets_LB, weights_LB),
+            )
+            return jax.vmap(improved)(learner, after, weights_LB)
         each = partial(
             improve,
             self.network,
             steps=self.improvement_steps,
             optimiser=self._improver,
-            anyone_begins=begins_improving(learner, weights_LB).any(),
+            anyone_begins=anyone_begins,
         )
         return jax.vmap(each)(learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB)
 
@@ -301,6 +358,7 @@ def advance(
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
     # A separate program, so that agents of all shapes share it.
     draws_CLW = chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
+    steady = jax.default_backend() != "cpu" and dqn.is_steady(begin, until)
     return _self_learn(
         dqn,
         learner,
@@ -308,12 +366,13 @@ def advance(
         numbers,
         draws_CLW,
         jnp.int32(until),
-        steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
+        steady=steady,
+        kernel=dqn.phase_kernel if steady and jax.default_backend() == "gpu" else None,
     )
 
 
 _self_learn = jax.jit(
-    Dqn.self_learn, static_argnums=0, static_argnames="steady", donate_argnums=(1, 2)
+    Dqn.self_learn, static_argnums=0, static_argnames=("steady", "kernel"), donate_argnums=(1, 2)
 )
 
 
