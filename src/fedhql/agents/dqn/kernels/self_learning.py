@@ -289,6 +289,7 @@ class Phase:
         (rows,), D, replay = picks_B.shape, self.twin.observation_size, changed.replay
 
         def values(parameters: Memory, first: int) -> Array:
+            barrier()  # a head may still be reading the states before these
             activations[0].put(row, _states(replay, picks_B, first, D))
             barrier()
             return forward(self.network, parameters, numbers, activations, row, rows)
