@@ -1,8 +1,8 @@
-"""The CartPole grid on a GPU: 6 arms x 5 seeds x 5 agents as one program, federation included.
+"""An experiment of the paper on a GPU: 6 arms x 5 seeds x N agents at once, federation included.
 
 Self-contained: needs jax, numpy and optax, and this repository's src on the path; nothing else.
 
-    PYTHONPATH=src python benchmarks/gpu_grid.py [--rounds 4] [--seeds 5] [--out FILE]
+    PYTHONPATH=src python benchmarks/gpu_grid.py [cartpole-n5] [--rounds 4] [--seeds 5] [--out FILE]
 
 It counts agent steps (env steps of all agents in all lanes; the server's are left out) over the
 wall-clock of whole rounds: self-learning, evaluation, federation, all on the device.
@@ -24,15 +24,15 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
 from fedhql.engines.jax_setup import set_gpu_flags
-from fedhql.environments.lanes import TwinLanes
-from fedhql.environments.twins import TWINS
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
 
-PRESET = Path(__file__).parent.parent / "src/fedhql/settings/presets/cartpole-n5.toml"
+PRESETS = Path(__file__).parent.parent / "src/fedhql/settings/presets"
 LAMBDAS = (0.0, 1.0, 3.0, 5.0, 10.0)
 EPISODES = 10
+PADDING = {"auto": None, "yes": True, "no": False}
 
 
-def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
+def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> Grid:
     configs = [
         DqnConfig(
             **{key: value for key, value in agent.items() if key not in ("kind", "hidden")}
@@ -57,7 +57,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
     N = len(configs)
     return Grid(
         configs,
-        lambda: TwinLanes(TWINS["CartPole-v1"]),
+        COMPILED_ENVIRONMENTS[preset["environment"]["id"]].make_lanes,
         np.arange(L * N, dtype=np.uint32).reshape(L, N),
         arms,
         rules=("mean-std",),
@@ -70,19 +70,20 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool) -> Grid:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("experiment", nargs="?", default="cartpole-n5")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=5, help="of each of the six arms")
     parser.add_argument("--replay", type=int, default=1_000_000)
-    parser.add_argument("--unpadded", action="store_true", help="each agent keeps its own shape")
+    parser.add_argument("--pad", choices=["auto", "yes", "no"], default="auto")
     parser.add_argument("--no-flags", action="store_true", help="leave XLA's flags as they are")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    preset = tomllib.loads(PRESET.read_text())
+    preset = tomllib.loads((PRESETS / f"{options.experiment}.toml").read_text())
     if not options.no_flags:
         set_gpu_flags()  # as `fedhql run` does
     # float32, as `fedhql run` has it: a GPU's own choice would be ten bits of each factor.
     jax.config.update("jax_default_matmul_precision", "highest")  # type: ignore[no-untyped-call]  # jax leaves it untyped
-    grid = build(preset, options.seeds, options.replay, pad=not options.unpadded)
+    grid = build(preset, options.seeds, options.replay, PADDING[options.pad])
     K = preset["federation"]["self_learning_env_steps"]
     B = preset["federation"]["query_batch"]
     N, F = len(preset["agents"]), len(LAMBDAS) * options.seeds
@@ -97,7 +98,7 @@ def main() -> None:
         times = [time.perf_counter()]
         grid.self_learn(np.full(L, K * (number + 1)))
         times.append(time.perf_counter())
-        returns, _ = grid.evaluate(seeds(L, N, EPISODES), 500)
+        returns, _ = grid.evaluate(seeds(L, N, EPISODES), 1_000)
         times.append(time.perf_counter())
         outcome = grid.federate(seeds(F, B), np.full(F, 10**9))
         grid.learners[0].parameters.block_until_ready()
@@ -117,6 +118,7 @@ def main() -> None:
     agent_steps = L * N * K
     device = jax.devices()[0]
     result = {
+        "experiment": options.experiment,
         "device": device.device_kind,
         "jax": jax.__version__,
         "lanes": L,

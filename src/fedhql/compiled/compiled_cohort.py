@@ -1,7 +1,8 @@
 """The N agents of every lane, in populations; the agents of one population have one shape.
 
-On a CPU each agent keeps its own shape: a population is that agent in all lanes. On a GPU agents of
-different shapes are padded into common populations, so that fewer kernels run.
+On a CPU each agent keeps its own shape: a population is that agent in all lanes. So it is on a GPU
+if kernels of our own run all populations side by side. Otherwise agents of different shapes are
+padded into common populations there, so that fewer kernels run.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,6 +115,23 @@ def form_cohort(
         dqn = Dqn.of(config, padded(networks), lanes, phase_env_steps, capacity)
         members.append(Members(dqn, tuple(agents), networks))
     return CompiledCohort(tuple(members))
+
+
+def should_pad(
+    configs_N: Sequence[DqnConfig], make_lanes: Callable[[], Lanes], phase_env_steps: int
+) -> bool:
+    """Return whether padding makes programs on this device faster."""
+    if jax.default_backend() == "cpu":
+        return False
+    own_shapes = form_cohort(
+        configs_N,
+        make_lanes,
+        pad=False,
+        phase_env_steps=phase_env_steps,
+        budget_env_steps=phase_env_steps,
+    )
+    has_kernels = all(each.dqn.phase_kernel is not None for each in own_shapes.members)
+    return not (has_kernels and jax.default_backend() == "gpu")
 
 
 def cohort_numbers(

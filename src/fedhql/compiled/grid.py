@@ -16,8 +16,14 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
 from fedhql.agents.dqn.numbers import Numbers
-from fedhql.agents.dqn.population import Dqn, advance
-from fedhql.compiled.compiled_cohort import Learners, Members, cohort_numbers, form_cohort
+from fedhql.agents.dqn.population import Dqn, advance, advance_side_by_side
+from fedhql.compiled.compiled_cohort import (
+    Learners,
+    Members,
+    cohort_numbers,
+    form_cohort,
+    should_pad,
+)
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
@@ -39,15 +45,16 @@ class Grid:
         discount: float,
         phase_env_steps: int,
         budget_env_steps: int,
-        pad: bool,
+        pad: bool | None = None,
         all_actions: bool = False,
         backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     ) -> None:
+        self.is_padded = should_pad(configs_N, make_lanes, phase_env_steps) if pad is None else pad
         self.cohort = form_cohort(
             configs_N,
             make_lanes,
-            pad=pad,
+            pad=self.is_padded,
             phase_env_steps=phase_env_steps,
             budget_env_steps=budget_env_steps,
         )
@@ -88,20 +95,11 @@ class Grid:
         aside: dict[int, Learners] = {}
         phase_began = self.env_steps
         for until in sorted({int(until) for until in until_L if until > self.env_steps}):
-            for p in self._order:
-                each = self.cohort.members[p]
-                learner, self._experiences[p] = advance(
-                    each.dqn,
-                    self.learners[p],
-                    self._experiences[p],
-                    self._numbers[p],
-                    self.env_steps,
-                    until,
-                    new_phase=self.env_steps == phase_began,
-                )
-                self._put(p, learner)
-                learner.parameters.block_until_ready()
-                self._on_self_learned(len(each.agents), until - self.env_steps)
+            dqns = tuple(each.dqn for each in self.cohort.members)
+            if all(dqn.is_kernel_phase(self.env_steps, until) for dqn in dqns):
+                self._advance_side_by_side(dqns, until)
+            else:
+                self._advance_in_turn(until, new_phase=self.env_steps == phase_began)
             self.env_steps = until
             if until < max(until_L):
                 aside |= {
@@ -110,6 +108,31 @@ class Grid:
                 }
         for lane, learners in aside.items():
             self.learners = self._with_lane(lane, learners)
+
+    def _advance_in_turn(self, until: int, *, new_phase: bool) -> None:
+        for p in self._order:
+            each = self.cohort.members[p]
+            learner, self._experiences[p] = advance(
+                each.dqn,
+                self.learners[p],
+                self._experiences[p],
+                self._numbers[p],
+                self.env_steps,
+                until,
+                new_phase=new_phase,
+            )
+            self._put(p, learner)
+            learner.parameters.block_until_ready()
+            self._on_self_learned(len(each.agents), until - self.env_steps)
+
+    def _advance_side_by_side(self, dqns: tuple[Dqn, ...], until: int) -> None:
+        given = self.learners, tuple(self._experiences), self._numbers
+        populations = advance_side_by_side(dqns, *given, self.env_steps, until)
+        self.learners = tuple(learner for learner, _ in populations)
+        self._experiences = [experience for _, experience in populations]
+        self.learners[0].parameters.block_until_ready()
+        agents = sum(len(each.agents) for each in self.cohort.members)
+        self._on_self_learned(agents, until - self.env_steps)
 
     def evaluate(
         self, seeds_LNE: Seeds, step_limit: int

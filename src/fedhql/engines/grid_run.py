@@ -67,13 +67,11 @@ class _GridRun:
         self._checkpoints = Checkpoints(home, clock)
         checkpoint = self._checkpoints.latest()
         states = read_states(checkpoint) if checkpoint else {}
-        # A resumed grid keeps its padding, also on another kind of device.
-        self._pad: bool = states.get("padded", jax.default_backend() != "cpu")
         self._grid = build_grid(
             settings,
             self._cells,
             self._on_self_learned,
-            pad=self._pad,
+            pad=states.get("padded"),  # a resumed grid keeps it, also on another kind of device
             backwards=int(home.name) % 2 == 1,
         )
         self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
@@ -198,7 +196,7 @@ class _GridRun:
             self._grid.save(directory)
             content = {
                 "cells": {str(records.cell): records.state() for records in self._records},
-                "padded": self._pad,
+                "padded": self._grid.is_padded,
                 "checkpoint_seconds": self._checkpoints.seconds_spent,
             }
             (directory / "grid.json").write_text(json.dumps(content))
@@ -241,7 +239,7 @@ def build_grid(
     cells: Sequence[Cell],
     on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     *,
-    pad: bool = False,
+    pad: bool | None = None,
     backwards: bool = False,
 ) -> Grid:
     """Build a grid with lanes in the order of `cells`, where federated cells must come first."""

@@ -4,11 +4,12 @@ A step of LunarLander is some thousand operations after each other. XLA makes a 
 of them; here they are one launch. A lane's numbers have no axes, so its branches are real branches.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -30,23 +31,63 @@ def start_lanes(twin: Twin, draws_MR: Array, *, interpret: bool = False) -> Arra
     return jnp.asarray(states_MS)
 
 
+class Stepped(NamedTuple):
+    """M lanes after a step."""
+
+    states: Array  # (M, S)
+    elapsed: Array  # (M,)
+    observations: Array  # (M, D) before a restart
+    rewards: Array  # (M,)
+    terminated: Array  # (M,)
+    ended: Array  # (M,) terminated or truncated
+
+
 def step_lanes(
-    twin: Twin, states_MS: Array, actions_M: Array, *, interpret: bool = False
-) -> tuple[Array, Array, Array]:
-    """Return the states (M, S), the rewards (M,) and (M,) whether the episodes terminated."""
+    twin: Twin,
+    states_MS: Array,
+    elapsed_M: Array,
+    actions_M: Array,
+    draws_MR: Array | None = None,
+    *,
+    interpret: bool = False,
+) -> Stepped:
+    """Step all lanes. With draws, begin a new episode in each lane whose episode ended."""
     M, S = states_MS.shape
+    restarts = draws_MR is not None
+    given = (states_MS, elapsed_M, actions_M, *([draws_MR] if restarts else []))
 
-    def run(states: Any, actions: Any, after: Any, rewards: Any, terminated: Any) -> None:
-        lane = pl.program_id(0)
-        state, reward, over = twin.step(_read(states, lane, S), actions[lane])
-        _write(after, lane, state)
-        rewards[lane] = reward
-        terminated[lane] = over.astype(jnp.int32)
+    def run(states: Any, elapsed: Any, actions: Any, *rest: Any) -> None:
+        results, lane = Stepped(*rest[restarts:]), pl.program_id(0)
+        state, reward, terminated = twin.step(_read(states, lane, S), actions[lane])
+        steps = elapsed[lane] + 1
+        ended = terminated | (steps >= twin.step_limit)
+        _write(results.observations, lane, twin.observe(state))
+        if restarts:
+            draws = _read(rest[0], lane, twin.start_draws)
+            state, steps = restarted(twin, ended, state, draws), jnp.where(ended, 0, steps)
+        _write(results.states, lane, state)
+        results.elapsed[lane] = steps
+        results.rewards[lane] = reward
+        results.terminated[lane] = terminated.astype(jnp.int32)
+        results.ended[lane] = ended.astype(jnp.int32)
 
-    rewards, terminated = jax.eval_shape(lambda: (jnp.zeros(M), jnp.zeros(M, jnp.int32)))
-    shapes = [jax.typeof(states_MS), rewards, terminated]
-    after, rewards, terminated = _launch(run, M, shapes, interpret)(states_MS, actions_M)
-    return after, rewards, terminated > 0
+    whole = jax.typeof(elapsed_M)
+    observations, rewards = jax.eval_shape(
+        lambda: (jnp.zeros((M, twin.observation_size)), jnp.zeros(M))
+    )
+    shapes = Stepped(jax.typeof(states_MS), whole, observations, rewards, whole, whole)
+    after = Stepped(*_launch(run, M, list(shapes), interpret)(*given))
+    return after._replace(terminated=after.terminated > 0, ended=after.ended > 0)
+
+
+def restarted(twin: Twin, ended: Any, state: Numbers, draws: Numbers) -> Numbers:
+    """Return the state of a new episode if this one ended, inside a kernel."""
+    if not twin.is_costly:
+        pairs = zip(twin.start(draws), state, strict=True)
+        return tuple(jnp.where(ended, new, old) for new, old in pairs)
+    # A branch cannot return constants, which many numbers of a start are.
+    none = 0.0 * draws[0]
+    return lax.cond(ended, lambda: tuple(n + none for n in twin.start(draws)), lambda: state)
 
 
 def state_size(twin: Twin) -> int:

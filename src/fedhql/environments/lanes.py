@@ -140,18 +140,18 @@ class TwinLanes:
 
     def step(self, episodes: TwinEpisodes, actions_M: Array, running_M: Array) -> Step:
         if self._in_kernels:
-            states, rewards, terminated = step_lanes(self.twin, episodes.states, actions_M)
-        else:
-            state, rewards, terminated = self.twin.step(_numbers(episodes.states), actions_M)
-            states = _rows(state)
+            return self._by_kernel(episodes, actions_M)
+        state, rewards, terminated = self.twin.step(_numbers(episodes.states), actions_M)
         elapsed = episodes.elapsed + 1
-        after = TwinEpisodes(states, elapsed)
+        after = TwinEpisodes(_rows(state), elapsed)
         ended = terminated | (elapsed >= self.twin.step_limit)
         return Step(after, self.observe(after), rewards, terminated, ended)
 
     def step_and_restart(
         self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array, active: Array | bool = True
     ) -> Step:
+        if self._in_kernels:
+            return self._by_kernel(episodes, actions_M, draws_MR)
         step = self.step(episodes, actions_M, jnp.ones_like(actions_M, dtype=bool))
         if not self.twin.is_costly:
             return step._replace(episodes=self._restarted(step, draws_MR))
@@ -159,6 +159,12 @@ class TwinLanes:
             step.ended.any(), lambda: self._restarted(step, draws_MR), lambda: step.episodes
         )
         return step._replace(episodes=after)
+
+    def _by_kernel(
+        self, episodes: TwinEpisodes, actions_M: Array, draws_MR: Array | None = None
+    ) -> Step:
+        states, elapsed, *shown = step_lanes(self.twin, *episodes, actions_M, draws_MR)
+        return Step(TwinEpisodes(states, elapsed), *shown)
 
     def _restarted(self, step: Step, draws_MR: Array) -> TwinEpisodes:
         fresh = self._started(draws_MR)

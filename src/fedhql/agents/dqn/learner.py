@@ -1,5 +1,6 @@
 """The weights of one DQN, and how training and improvement change them. Pure, for one lane."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -49,15 +50,6 @@ class Batch(NamedTuple):
         )
 
 
-class Improvement(NamedTuple):
-    """B rows of an improvement; a row of weight 0 has no effect."""
-
-    states: Array  # (B, D)
-    actions: Array  # (B,)
-    targets: Array  # (B,)
-    weights: Array  # (B,)
-
-
 def new_learner(
     network: Network,
     parameters_P: Array,
@@ -89,41 +81,11 @@ def train(
     optimiser: Optimiser = ADAM,
 ) -> Learner:
     """Take one optimiser step on the Huber loss of the temporal-difference error, as SB3 does."""
-    loss, gradient = td_gradient(
-        network,
-        network.unpack(learner.parameters),
-        network.unpack(learner.target),
-        numbers,
-        Batch.from_rows(rows_BR),
-        double=double,
-    )
-    step = optimiser.at(numbers.learning_rate, numbers.max_grad_norm)
-    change, state = step.update(pack(gradient), learner.optimizer, learner.parameters)
-    return learner._replace(
-        parameters=learner.parameters + change,
-        optimizer=state,
-        loss=loss,
-        updates=learner.updates + 1,
-    )
-
-
-def td_gradient(
-    network: Network,
-    layers: Layers,
-    target: Layers,
-    numbers: Numbers,
-    batch: Batch,
-    *,
-    double: bool,
-) -> tuple[Array, Layers]:
-    """Return the mean Huber loss of the temporal-difference error, and its gradient by layers.
-
-    The gradient of slices of one vector would be padded and summed.
-    """
-    next_q_BA = network.apply(target, batch.next_states, numbers.tanh, numbers.depth)
+    batch = Batch.from_rows(rows_BR)
+    next_q_BA = _q(network, learner.target, batch.next_states, numbers)
     if double:
-        choice_BA = network.apply(layers, batch.next_states, numbers.tanh, numbers.depth)
-        best_B = _selected(next_q_BA, choice_BA.argmax(axis=1))
+        choice_B = _q(network, learner.parameters, batch.next_states, numbers).argmax(axis=1)
+        best_B = _selected(next_q_BA, choice_B)
     else:
         best_B = next_q_BA.max(axis=1)
     targets_B = batch.rewards + numbers.discount * (1 - batch.terminated) * best_B
@@ -132,27 +94,15 @@ def td_gradient(
         q_BA = network.apply(layers, batch.states, numbers.tanh, numbers.depth)
         return optax.losses.huber_loss(_selected(q_BA, batch.actions), targets_B).mean()
 
-    return jax.value_and_grad(loss_of)(layers)
-
-
-def improvement_gradient(
-    network: Network, layers: Layers, numbers: Numbers, rows: Improvement
-) -> Layers:
-    """Return the gradient of the weighted mean squared error at the chosen actions, by layers."""
-
-    def loss_of(layers: Layers) -> Array:
-        q_BA = network.apply(layers, rows.states, numbers.tanh, numbers.depth)
-        errors_B = _selected(q_BA, rows.actions) - rows.targets
-        return (rows.weights * jnp.square(errors_B)).sum() / jnp.maximum(rows.weights.sum(), 1)
-
-    return jax.grad(loss_of)(layers)
-
-
-def improvement_step_size(numbers: Numbers, targets_B: Array, weights_B: Array) -> Array:
-    """Return α̃, scaled with the size of the targets (see `improve`)."""
-    size = (weights_B * abs(targets_B)).sum() / jnp.maximum(weights_B.sum(), 1)
-    scale = jnp.clip(size / numbers.improvement_value_unit, 1, MOST_SCALE)
-    return numbers.improvement_learning_rate * scale
+    loss, gradient = _value_and_gradient(network, loss_of, learner.parameters)
+    step = optimiser.at(numbers.learning_rate, numbers.max_grad_norm)
+    change, state = step.update(gradient, learner.optimizer, learner.parameters)
+    return learner._replace(
+        parameters=learner.parameters + change,
+        optimizer=state,
+        loss=loss,
+        updates=learner.updates + 1,
+    )
 
 
 def improve(
@@ -176,26 +126,28 @@ def improve(
     self-learning. For many lanes, `anyone_begins` says whether any lane is at its first one. A row
     of weight 0 has no effect; if all rows have weight 0, nothing changes.
     """
-    rows = Improvement(states_BD, actions_B, targets_B, weights_B)
-    ready = revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
-    step_size = improvement_step_size(numbers, targets_B, weights_B)
+    rows = weights_B.sum()
+    ready = _revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
+
+    def loss_of(layers: Layers) -> Array:
+        q_BA = network.apply(layers, states_BD, numbers.tanh, numbers.depth)
+        q_B = _selected(q_BA, actions_B)
+        return (weights_B * jnp.square(q_B - targets_B)).sum() / jnp.maximum(rows, 1)
+
+    size = (weights_B * abs(targets_B)).sum() / jnp.maximum(rows, 1)
+    scale = jnp.clip(size / numbers.improvement_value_unit, 1, MOST_SCALE)
+    step_size = numbers.improvement_learning_rate * scale
     improvement = optimiser.at(step_size, numbers.improvement_max_grad_norm)
 
     def step(_: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         parameters_P, improver = carry
-        gradient = improvement_gradient(network, network.unpack(parameters_P), numbers, rows)
-        change, improver = improvement.update(pack(gradient), improver, parameters_P)
+        _, gradient = _value_and_gradient(network, loss_of, parameters_P)
+        change, improver = improvement.update(gradient, improver, parameters_P)
         return parameters_P + change, improver
 
     parameters_P, improver = jax.lax.fori_loop(0, steps, step, (ready.parameters, ready.improver))
-    after = ready._replace(parameters=parameters_P, improver=improver)
-    return improved(learner, after, weights_B)
-
-
-def improved(before: Learner, after: Learner, weights_B: Array) -> Learner:
-    """Return `after`, marked as improved; if all rows have weight 0, return `before`."""
-    marked = after._replace(improved=jnp.bool_(True))
-    return Learner(*where(weights_B.sum() > 0, marked, before))
+    after = ready._replace(parameters=parameters_P, improver=improver, improved=jnp.bool_(True))
+    return Learner(*where(rows > 0, after, learner))
 
 
 def begins_improving(learner: Learner, weights_B: Array) -> Array:
@@ -203,7 +155,7 @@ def begins_improving(learner: Learner, weights_B: Array) -> Array:
     return ~learner.improved & (weights_B.sum(axis=-1) > 0)
 
 
-def revived(
+def _revived(
     network: Network,
     learner: Learner,
     numbers: Numbers,
@@ -211,7 +163,6 @@ def revived(
     weights_B: Array,
     anyone_begins: Array | None,
 ) -> Learner:
-    """Return the learner with its silent units revived, if this improvement is the first."""
     if learner.revival is None:
         return learner
     begins = begins_improving(learner, weights_B)
@@ -247,6 +198,18 @@ def where(condition: Array | bool, yes: Any, no: Any) -> Any:
     if condition is True:
         return yes
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def _value_and_gradient(
+    network: Network, loss_of: Callable[[Layers], Array], parameters_P: Array
+) -> tuple[Array, Array]:
+    """Differentiate by layers: the gradient of slices of one vector would be padded and summed."""
+    loss, gradients = jax.value_and_grad(loss_of)(network.unpack(parameters_P))
+    return loss, pack(gradients)
+
+
+def _q(network: Network, parameters_P: Array, states_BD: Array, numbers: Numbers) -> Array:
+    return network.q_values(parameters_P, states_BD, numbers.tanh, numbers.depth)
 
 
 def _selected(q_BA: Array, actions_B: Array) -> Array:

@@ -24,21 +24,17 @@ from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig, Keywords
 from fedhql.agents.dqn.draws import chunk_draws, episode_seeds, initial_parameters
 from fedhql.agents.dqn.experience import Experience, new_experience, remember, replayed
-from fedhql.agents.dqn.kernels.improvement import ImprovementSteps
 from fedhql.agents.dqn.kernels.matrices import side
 from fedhql.agents.dqn.kernels.network import MOST_WIDTH, TiledNetwork
 from fedhql.agents.dqn.kernels.self_learning import Phase
 from fedhql.agents.dqn.kernels.updates import Update
 from fedhql.agents.dqn.learner import (
-    Improvement,
     Learner,
     begin_self_learning,
     begins_improving,
     follow,
     improve,
-    improved,
     new_learner,
-    revived,
     train,
     where,
 )
@@ -105,6 +101,8 @@ class Dqn:
         known = self.exploration == "epsilon-greedy" and self.batch_size == side(self.batch_size)
         if update is None or not isinstance(lanes, TwinLanes) or not (known and self._is_narrow):
             return None
+        if lanes.twin.is_costly:  # Triton did not compile LunarLander's in 8 minutes
+            return None
         return Phase(
             TiledNetwork(self.network),
             lanes.twin,
@@ -120,14 +118,6 @@ class Dqn:
         )
 
     @property
-    def improvement_kernel(self) -> ImprovementSteps | None:
-        """Return the GPU kernel of an improvement, if there is one for these settings."""
-        update = Update.of(self._improver)
-        if update is None or not self._is_narrow:
-            return None
-        return ImprovementSteps(TiledNetwork(self.network), update, self.improvement_steps)
-
-    @property
     def _is_narrow(self) -> bool:
         return max(self.network.inputs, *self.network.hidden, self.network.outputs) <= MOST_WIDTH
 
@@ -136,6 +126,11 @@ class Dqn:
         whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
         trains = begin + self.train_freq > self.learning_starts
         return whole and trains and until - begin == self.phase_env_steps
+
+    def is_kernel_phase(self, begin: int, until: int) -> bool:
+        """Return whether a GPU kernel can run this phase."""
+        on_gpu = jax.default_backend() == "gpu"
+        return on_gpu and self.phase_kernel is not None and self.is_steady(begin, until)
 
     def initialise(self, seeds_L: NDArray[np.uint32], networks: Sequence[Network]) -> Population:
         """Return new agents; each depends only on its seed and network.
@@ -168,20 +163,14 @@ class Dqn:
         until: Array,
         *,
         steady: bool = False,
-        kernel: Phase | None = None,
     ) -> Population:
         """Self-learn until every lane has taken `until` env steps in total.
 
         `steady` promises a whole phase of whole chunks that all train. The program then has no
-        conditions, which on a GPU cost more than the work that they save. A `kernel` runs a steady
-        phase.
+        conditions, which on a GPU cost more than the work that they save.
         """
         begin = experience.env_steps
         learner = jax.vmap(begin_self_learning)(learner, numbers)
-        if kernel is not None:
-            whole = self.phase_env_steps // self.train_freq
-            learner, experience = kernel.run(learner, experience, numbers, draws_CLW[:whole])
-            return learner, experience._replace(env_steps=until)
         first = begin // self.train_freq
         whole = self.phase_env_steps // self.train_freq
         chunks = whole if steady else -(-until // self.train_freq) - first
@@ -192,6 +181,24 @@ class Dqn:
             return self._chunk(*population, numbers, draws_LW, at, begin, until, steady=steady)
 
         learner, experience = jax.lax.fori_loop(0, chunks, chunk, (learner, experience))
+        return learner, experience._replace(env_steps=until)
+
+    def self_learn_by_kernel(
+        self,
+        learner: Learner,
+        experience: Experience,
+        numbers: Numbers,
+        draws_CLW: Array,
+        until: Array,
+        **options: Any,
+    ) -> Population:
+        """Do the same as `self_learn` in a steady phase, in one GPU kernel."""
+        kernel = self.phase_kernel
+        assert kernel is not None  # the caller has asked
+        learner = jax.vmap(begin_self_learning)(learner, numbers)
+        whole = self.phase_env_steps // self.train_freq
+        given = learner, experience, numbers, draws_CLW[:whole]
+        learner, experience = kernel.run(*given, **options)
         return learner, experience._replace(env_steps=until)
 
     def q_values(self, learner: Learner, numbers: Numbers, states_LBD: Array) -> Array:
@@ -209,22 +216,12 @@ class Dqn:
         targets_LB: Array,
         weights_LB: Array,
     ) -> Learner:
-        anyone_begins = begins_improving(learner, weights_LB).any()
-        kernel = self.improvement_kernel if jax.default_backend() == "gpu" else None
-        if kernel is not None:
-            ready = partial(revived, self.network, anyone_begins=anyone_begins)
-            after = kernel.run(
-                jax.vmap(ready)(learner, numbers, states_LBD, weights_LB),
-                numbers,
-                Improvement(states_LBD, actions_LB, targets_LB, weights_LB),
-            )
-            return jax.vmap(improved)(learner, after, weights_LB)
         each = partial(
             improve,
             self.network,
             steps=self.improvement_steps,
             optimiser=self._improver,
-            anyone_begins=anyone_begins,
+            anyone_begins=begins_improving(learner, weights_LB).any(),
         )
         return jax.vmap(each)(learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB)
 
@@ -356,24 +353,54 @@ def advance(
     if new_phase and not dqn.lanes.keeps_episodes:
         seeds_L = episode_seeds(experience.keys, begin)
         experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
-    # A separate program, so that agents of all shapes share it.
-    draws_CLW = chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
-    steady = jax.default_backend() != "cpu" and dqn.is_steady(begin, until)
     return _self_learn(
         dqn,
         learner,
         experience,
         numbers,
-        draws_CLW,
+        _draws(dqn, experience, begin),
         jnp.int32(until),
-        steady=steady,
-        kernel=dqn.phase_kernel if steady and jax.default_backend() == "gpu" else None,
+        steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
     )
 
 
+def advance_side_by_side(
+    dqns: tuple[Dqn, ...],
+    learners: tuple[Learner, ...],
+    experiences: tuple[Experience, ...],
+    numbers: tuple[Numbers, ...],
+    begin: int,
+    until: int,
+) -> tuple[Population, ...]:
+    """Self-learn several populations by their kernels, which a GPU runs at the same time.
+
+    `is_kernel_phase` must hold for each of them. The memory of learners and experiences is reused.
+    """
+    draws = tuple(_draws(dqn, of, begin) for dqn, of in zip(dqns, experiences, strict=True))
+    return _learn_side_by_side(dqns, learners, experiences, numbers, draws, jnp.int32(until))
+
+
+def _draws(dqn: Dqn, experience: Experience, begin: int) -> Array:
+    """Return the draws of a phase; a separate program, so that agents of all shapes share it."""
+    return chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
+
+
 _self_learn = jax.jit(
-    Dqn.self_learn, static_argnums=0, static_argnames=("steady", "kernel"), donate_argnums=(1, 2)
+    Dqn.self_learn, static_argnums=0, static_argnames="steady", donate_argnums=(1, 2)
 )
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+def _learn_side_by_side(
+    dqns: tuple[Dqn, ...],
+    learners: tuple[Learner, ...],
+    experiences: tuple[Experience, ...],
+    numbers: tuple[Numbers, ...],
+    draws: tuple[Array, ...],
+    until: Array,
+) -> tuple[Population, ...]:
+    each = zip(dqns, learners, experiences, numbers, draws, strict=True)
+    return tuple(dqn.self_learn_by_kernel(a, b, c, d, until) for dqn, a, b, c, d in each)
 
 
 def _unchanged(learner: Learner) -> Learner:

@@ -11,7 +11,7 @@ import pytest
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import chunk_draws
 from fedhql.agents.dqn.experience import Experience
-from fedhql.agents.dqn.learner import Improvement, Learner
+from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.population import Dqn, Population
@@ -26,7 +26,6 @@ INTERPRET = pytest.mark.parametrize(
 # Close to the goal and with few steps, episodes of both ends are in every phase.
 CLOSE = replace(CORRIDOR, step_limit=4, start=lambda draws: (0.5 + draws[0] / 2,))
 LANES = TwinLanes(CLOSE)
-COSTLY = TwinLanes(replace(CLOSE, is_costly=True))
 RELU = DqnConfig(
     hidden=(20, 5),
     batch_size=16,
@@ -72,14 +71,3 @@ class Case:
     def draws(self, experience: Experience, begin: int) -> jax.Array:
         first = begin // self.dqn.train_freq
         return chunk_draws(experience.keys, first, self.dqn.chunks, self.dqn.draws_a_chunk)
-
-    def rows(self, B: int) -> Improvement:
-        """Return the rows of an improvement, some of them without weight."""
-        rng, L = np.random.default_rng(0), len(self.learner.parameters)
-        D, A = self.dqn.network.inputs, self.dqn.network.outputs
-        return Improvement(
-            jnp.asarray(rng.normal(size=(L, B, D)), dtype=jnp.float32),
-            jnp.asarray(rng.integers(A, size=(L, B))),
-            jnp.asarray(5 * rng.normal(size=(L, B)), dtype=jnp.float32),
-            jnp.asarray(rng.random((L, B)) < 0.7, dtype=jnp.float32),
-        )

@@ -7,43 +7,40 @@ with it all that follows; with these seeds it does not.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.kernels.updates import Update
-from fedhql.agents.dqn.learner import begin_self_learning
 from fedhql.agents.dqn.optimisers import Optimiser
-from tests.agents.dqn.kernels.cases import COSTLY, DEEP, INTERPRET, LANES, PHASE, RELU, TANH, Case
+from tests.agents.dqn.kernels.cases import DEEP, INTERPRET, PHASE, RELU, TANH, Case
 
 SGD = replace(RELU, optimizer="sgd", gradient_steps=2, double=True, warm_up="policy")
 CASES = {
-    "relu and adam": ((RELU,), LANES),
-    "tanh and costly restarts": ((replace(TANH, target_update_interval=3, tau=0.3),), COSTLY),
-    "full replay": ((replace(RELU, buffer_size=30),), LANES),
-    "mixed": ((RELU, TANH, DEEP), LANES),
-    "sgd, double, two steps": ((SGD, replace(SGD, learning_rate=0.1, max_grad_norm=0.01)), LANES),
-    "more rows than a block": ((replace(RELU, batch_size=64, target_update_interval=8),), LANES),
+    "relu and adam": (RELU,),
+    "tanh": (replace(TANH, target_update_interval=3, tau=0.3),),
+    "full replay": (replace(RELU, buffer_size=30),),
+    "mixed": (RELU, TANH, DEEP),
+    "sgd, double, two steps": (SGD, replace(SGD, learning_rate=0.1, max_grad_norm=0.01)),
+    "more rows than a block": (replace(RELU, batch_size=64, target_update_interval=8),),
 }
 
 
 @INTERPRET
 @pytest.mark.parametrize("name", CASES)
 def test_a_phase_equals_the_plain_program(name: str, interpret: bool) -> None:
-    case = Case(*CASES[name])
-    kernel, draws = case.dqn.phase_kernel, case.draws(case.experience, PHASE)
-    assert kernel is not None
+    case = Case(CASES[name])
+    draws = case.draws(case.experience, PHASE)
     want = case.plain(case.learner, case.experience, draws, 2 * PHASE, steady=True)
 
-    def by_kernel() -> Any:
-        learner = jax.vmap(begin_self_learning)(case.learner, case.numbers)
-        given = learner, case.experience, case.numbers, draws
-        return kernel.run(*given, interpret=interpret)
-
-    learner, experience = jax.jit(by_kernel)()
+    by_kernel = partial(case.dqn.self_learn_by_kernel, interpret=interpret)
+    given = case.learner, case.experience, case.numbers, draws, jnp.int32(2 * PHASE)
+    learner, experience = jax.jit(by_kernel)(*given)
     assert experience.replay[..., -1].any()  # some episode has ended at the goal
     expected = jax.tree.leaves((want[0], want[1].replay, want[1].episodes))
     found = jax.tree.leaves((learner, experience.replay, experience.episodes))

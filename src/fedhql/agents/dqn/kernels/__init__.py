@@ -1,4 +1,4 @@
-"""GPU kernels that run a whole self-learning phase or improvement, one program for each agent.
+"""GPU kernels that run a whole self-learning phase, one program for each agent.
 
 XLA runs a phase as tens of small GPU kernels for every chunk, and most of the time is spent between
 them. These kernels (Pallas on Triton) call the same functions on tiles: the layers of one agent as

@@ -15,7 +15,6 @@ Part = Any  # an array whose first axis is L; inside of the program, a reference
 # How tensor cores multiply float32 matrices: the products of TF32 parts, three times, have about
 # the accuracy of float32. Alternatives: "highest" (no tensor cores), "tensorfloat32" (10 bits).
 PRECISION = "TF32_TF32_F32_X3"
-WARPS = 4  # of 32 threads, for each agent
 
 _interpreting: ContextVar[bool] = ContextVar("_interpreting")  # while a program is traced
 
@@ -26,7 +25,7 @@ def for_each_agent(
     changed: Any,
     *,
     interpret: bool = False,
-    warps: int = WARPS,
+    warps: int,
     stages: int = 1,
     precision: str = PRECISION,
 ) -> Any:

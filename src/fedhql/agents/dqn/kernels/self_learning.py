@@ -31,6 +31,7 @@ from fedhql.agents.dqn.kernels.programs import Part, Reference, barrier, for_eac
 from fedhql.agents.dqn.kernels.updates import Moments, Update, piece, put_piece
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.numbers import Numbers
+from fedhql.environments.kernels import restarted
 from fedhql.environments.lanes import TwinEpisodes
 from fedhql.environments.twins import Twin
 
@@ -105,6 +106,7 @@ class Phase:
             jnp.zeros((L, network.size)),
             jnp.zeros((L, self._workspace.size)),
         )
+        options = {"warps": network.warps} | options
         after = Changed(*for_each_agent(self._program, given, changed, **options))
         learner = learner._replace(
             parameters=network.cut(after.parameters),
@@ -175,7 +177,8 @@ class Phase:
             row = (*seen, *self.twin.observe(after), action, reward, terminated)
             self._remember(changed.replay, at + offset, row)
             ended = terminated | (elapsed >= self.twin.step_limit)
-            return self._restarted(ended, after, elapsed, tuple(draws[2:]))
+            after = restarted(self.twin, ended, after, tuple(draws[2:]))
+            return after, jnp.where(ended, 0, elapsed)
 
         return lax.fori_loop(0, self.train_freq, step, episode)
 
@@ -195,20 +198,6 @@ class Phase:
         slot = jnp.broadcast_to(env_step % self.capacity, columns.shape)
         values = vector(row, len(columns))
         triton.store(replay.at[slot, columns], values, mask=columns < len(row))
-
-    def _restarted(
-        self, ended: Array, state: tuple[Array, ...], elapsed: Array, draws: tuple[Array, ...]
-    ) -> Episode:
-        if self.twin.is_costly:
-            # A branch cannot return constants, which many numbers of a start are.
-            none = 0.0 * draws[0]
-            state = lax.cond(
-                ended, lambda: tuple(n + none for n in self.twin.start(draws)), lambda: state
-            )
-        else:
-            pairs = zip(self.twin.start(draws), state, strict=True)
-            state = tuple(jnp.where(ended, new, old) for new, old in pairs)
-        return state, jnp.where(ended, 0, elapsed)
 
     def _follow(self, changed: Changed, numbers: Numbers, at: Array) -> None:
         """Let the target network follow, if an interval ends in the chunk at `at`."""
