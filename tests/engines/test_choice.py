@@ -1,14 +1,17 @@
 import importlib.util
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from fedhql.engines import message_engine
+from fedhql.engines import build, message_engine
 from fedhql.engines.choice import choose_engine
+from fedhql.engines.compiled_engine import CompiledEngine
 from fedhql.environments import compiled
 from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
 from fedhql.errors import MissingExtra, SettingsError
+from fedhql.running.local_executor import agents_here
 from fedhql.settings.experiment import read_settings, with_backbone
 from fedhql.settings.sections import ExperimentSettings
 
@@ -69,7 +72,8 @@ def test_a_missing_envpool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "find_spec", lambda n: None if n == "envpool" else real(n))
     lander = settings("LunarLander-v3", overrides=["environment.implementation=envpool"])
     assert choose_engine(lander, "auto") == "messages"
-    assert choose_engine(settings("LunarLander-v3"), "auto") == "compiled"
+    twin = settings("LunarLander-v3", overrides=["environment.implementation=twin"])
+    assert choose_engine(twin, "auto") == "compiled"
     with pytest.raises(MissingExtra, match=r"fedhql\[envpool\]"):
         choose_engine(lander, "compiled")
 
@@ -120,3 +124,14 @@ def test_a_value_that_our_dqn_lacks_is_refused() -> None:
     silu = settings(overrides=["agents.kind=sb3-dqn", "agents.1.activation=silu"])
     with pytest.raises(SettingsError, match=r"agents.1.activation: 'silu' is wrong"):
         with_backbone(silu, "dqn")
+
+
+def test_the_compiled_engine_needs_no_box2d_for_lunar_lander(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: Any) -> None:
+        raise MissingExtra.named("box2d", "environment 'LunarLander-v3'")
+
+    monkeypatch.setattr(build, "make_environment", missing)
+    lander = settings("LunarLander-v3", overrides=["environment.implementation=twin"])
+    assert CompiledEngine().try_out(lander, agents_here).observation_size == 8

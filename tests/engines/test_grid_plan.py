@@ -107,7 +107,7 @@ def test_lanes_of_a_grid_have_the_same_phase_length(tmp_path: Path) -> None:
     assert [set(cells) for cells in grids] == [set(CELLS), set(longer)]
 
 
-@pytest.mark.parametrize(("implementation", "grids"), [("auto", 1), ("envpool", 2)])
+@pytest.mark.parametrize(("implementation", "grids"), [("twin", 1), ("envpool", 2)])
 def test_envpool_episodes_carry_over_for_all_lanes_or_none(
     implementation: str, grids: int, tmp_path: Path
 ) -> None:

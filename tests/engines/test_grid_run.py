@@ -217,7 +217,7 @@ def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_
     not ENVPOOL_ENVIRONMENTS["LunarLander-v3"].is_installed,
     reason="no EnvPool (pip install 'fedhql[envpool]')",
 )
-@pytest.mark.parametrize("implementation", ["auto", "envpool"])
+@pytest.mark.parametrize("implementation", ["twin", "envpool"])
 def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(
     server: str, implementation: str, tmp_path: Path
 ) -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhql.environments.compiled import find_compiled, find_twin
+from fedhql.environments import compiled
+from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS, find_compiled, find_twin
 from fedhql.environments.lanes import TwinEpisodes, TwinLanes
 from fedhql.environments.lunar_lander.twin import lunar_lander
 from fedhql.environments.twins import TWINS, Twin
+from fedhql.errors import EnvironmentRefused
 
 Floats = NDArray[Any]
 PI = math.pi
@@ -112,17 +114,39 @@ def test_an_environment_with_options_has_no_twin() -> None:
     assert find_twin("CartPole-v1", {"sutton_barto_reward": True}) is None
 
 
-def test_lunar_lander_is_a_twin_in_compiled_runs_and_where_the_settings_say_so() -> None:
-    found = find_compiled("LunarLander-v3")
+def test_lunar_lander_is_a_twin_on_a_gpu_and_where_the_settings_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lander, windy = "LunarLander-v3", {"enable_wind": True}
+    monkeypatch.setattr(compiled, "can_use_gpu", lambda: False)
+    assert find_compiled(lander) is ENVPOOL_ENVIRONMENTS[lander]
+    assert compiled.resolved(lander, {}, "auto") == "envpool"
+    assert find_twin(lander, None, "twin") is lunar_lander()
+    assert find_twin(lander, windy, "twin") is lunar_lander(**windy)
+    monkeypatch.setattr(compiled, "can_use_gpu", lambda: True)
+    found = find_compiled(lander)
     assert found is not None
     assert found.twin is lunar_lander()
-    assert find_twin("LunarLander-v3") is None
-    assert find_twin("LunarLander-v3", None, "twin") is lunar_lander()
-    assert find_twin("LunarLander-v3", None, "envpool") is None
-    windy = {"enable_wind": True}
-    assert find_twin("LunarLander-v3", windy, "twin") is lunar_lander(**windy)
-    assert find_compiled("LunarLander-v3", windy, "envpool") is None
-    assert find_compiled("LunarLander-v3", {"continuous": True}) is None
+    assert compiled.resolved(lander, {}, "auto") == "twin"
+    assert find_twin(lander) is None  # for single episodes Gymnasium is faster
+    assert find_compiled(lander, windy, "envpool") is None
+    assert find_compiled(lander, {"continuous": True}) is None
+    assert compiled.resolved(lander, {"continuous": True}, "auto") == "gymnasium"
+
+
+@pytest.mark.parametrize(
+    "options", [{"gravity": 5.0}, {"gravity": "x"}, {"gravity": [1]}, {"enable_wind": 1}]
+)
+def test_wrong_options_of_lunar_lander_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(EnvironmentRefused, match=next(iter(options))):
+        find_compiled("LunarLander-v3", options)
+
+
+def test_a_gpu_counts_only_where_jax_may_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "find_spec", lambda name: object())
+    for platforms, is_there in {"": True, "cuda,cpu": True, "cpu": False}.items():
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        assert compiled.can_use_gpu() is is_there
 
 
 def _walked(twin: Twin, *, lanes: int, steps: int) -> Floats:

@@ -110,7 +110,9 @@ def test_a_rule_with_a_number_that_no_setting_has_is_refused(
 
 
 def test_an_implementation_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"'envpol' is wrong; allowed: 'auto', 'gymnasium'"):
+    with pytest.raises(
+        SettingsError, match=r"'envpol' is wrong; allowed: 'auto', 'twin', 'gymnasium'"
+    ):
         example("environment.implementation=envpol")
     with pytest.raises(EnvironmentRefused, match=r"returns a str; allowed: a function that"):
         find_compiled("any", None, "os:getcwd")

@@ -6,8 +6,10 @@ The best state has the highest of many noisy means, so that mean is too optimist
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from fedhql.agents.kinds import load_policy
 from fedhql.contract import Checkpointable, Exportable, States, Values
@@ -15,7 +17,9 @@ from fedhql.engines.build import build_batch
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.evaluation import evaluate
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import make_environment
+from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import Cell, RunDirectory
@@ -51,13 +55,23 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
     write_atomically(directory.best_returns(cell), json.dumps(means, indent=2) + "\n")
 
 
+def _observation_space(settings: ExperimentSettings) -> spaces.Space[Any]:
+    """Return the space; a twin has one without Gymnasium's environment, which may be missing."""
+    of = settings.environment
+    if not is_plugin(of.implementation):
+        twin = find_twin(of.id, of.options, of.implementation)
+        if twin is not None:
+            return spaces.Box(-np.inf, np.inf, (twin.observation_size,), np.float32)
+    env = make_environment(of.id, of.options)
+    env.close()
+    return env.observation_space
+
+
 def _policy(
     settings: ExperimentSettings, cell: Cell, n: int, home: Path
 ) -> Callable[[States], Values] | None:
     """Return the policy in `home`; None if only the agent's owner can read what it exported."""
-    env = make_environment(settings.environment.id, settings.environment.options)
-    policy = load_policy(settings.agents[n].kind, home, env.observation_space)
-    env.close()
+    policy = load_policy(settings.agents[n].kind, home, _observation_space(settings))
     if policy is not None:
         return policy
     agent = build_one_agent(settings, cell.seed, n)

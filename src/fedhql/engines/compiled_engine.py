@@ -130,8 +130,8 @@ def _finish(
         replay = gigabytes(len(cells) * replay_bytes(settings, facts))
         memory = gigabytes(facts.memory_bytes)
         return (
-            f"{len(cells)} cells want {replay} for replay memories and some more, and {memory} "
-            "were free when the run was planned; "
+            f"{len(cells)} cells want {replay} for replay memories and some more, and the device "
+            f"has {memory}; "
         )
 
     prepare_jax()

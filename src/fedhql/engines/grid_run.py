@@ -19,6 +19,7 @@ from fedhql.engines.build_agent import compiled_config, compiled_environment
 from fedhql.engines.cell_records import CellRecords, Progress
 from fedhql.engines.grid_plan import read_states
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.environments.compiled import resolved
 from fedhql.federation import RoundFigures, rule_spec
 from fedhql.federation.attacks import attack_number
 from fedhql.federation.cohort import NOT_FINITE
@@ -61,17 +62,19 @@ class _GridRun:
         clock: Callable[[], float],
         tensorboard: bool,
     ) -> None:
-        self._settings, self._directory = settings, directory
+        self._directory = directory
         self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # federated first
         self._federated = sum(federates(cell.arm) for cell in cells)
         self._checkpoints = Checkpoints(home, clock)
         checkpoint = self._checkpoints.latest()
         states = read_states(checkpoint) if checkpoint else {}
+        # A resumed grid keeps its environment and its padding, also on another kind of device.
+        self._settings = settings = _resolved(settings, states.get("implementation"))
         self._grid = build_grid(
             settings,
             self._cells,
             self._on_self_learned,
-            pad=states.get("padded"),  # a resumed grid keeps it, also on another kind of device
+            pad=states.get("padded"),
             backwards=int(home.name) % 2 == 1,
         )
         self._best: dict[tuple[int, int], Policy] = {}  # not on disk yet
@@ -197,6 +200,7 @@ class _GridRun:
             content = {
                 "cells": {str(records.cell): records.state() for records in self._records},
                 "padded": self._grid.is_padded,
+                "implementation": self._settings.environment.implementation,
                 "checkpoint_seconds": self._checkpoints.seconds_spent,
             }
             (directory / "grid.json").write_text(json.dumps(content))
@@ -210,6 +214,16 @@ class _GridRun:
         home = self._directory.agent(self._cells[lane], name)
         with whole_directory(home / which) as directory:
             export_policy(directory, *policy)
+
+
+def _resolved(settings: ExperimentSettings, implementation: str | None) -> ExperimentSettings:
+    """Return the settings with this implementation, or with the one that "auto" stands for."""
+    environment = settings.environment
+    chosen = implementation or resolved(
+        environment.id, environment.options, environment.implementation
+    )
+    after = environment.model_copy(update={"implementation": chosen})
+    return settings.model_copy(update={"environment": after})
 
 
 def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) -> ArmNumbers:

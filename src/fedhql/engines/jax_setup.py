@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedhql.engines.device_errors import device_failures
+from fedhql.environments.compiled import GPU_PLUGINS
 
 # Whole loops run as one CUDA graph, its independent kernels side by side (docs/performance.md).
 GPU_FLAGS = {
@@ -17,7 +18,6 @@ GPU_FLAGS = {
     "xla_gpu_command_buffer_unroll_loops": "true",
 }
 OLDEST_WITH_GPU_FLAGS = (0, 7, 2)  # XLA ends the process at a flag that it does not know
-GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
 

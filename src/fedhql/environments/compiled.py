@@ -7,6 +7,7 @@ own. A user's own twin is a function that returns a `Twin`; the settings name it
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # the command line lists environments without loading JAX
 AUTO, TWIN, GYMNASIUM, ENVPOOL = "auto", "twin", "gymnasium", "envpool"
 IMPLEMENTATIONS = (AUTO, TWIN, GYMNASIUM, ENVPOOL)  # and users' own
 SETTING = "environment.implementation"
+GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,20 @@ def _of_twin(twin: Twin, most_lanes_on_a_core: int = 8) -> CompiledEnvironment:
 
 
 def _lunar_lander(**options: Any) -> CompiledEnvironment:
+    for name, value in options.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, bool) != (name == "enable_wind") or not (is_number or value in (0, 1)):
+            raise EnvironmentRefused(f"environment.options.{name} = {value!r} has a wrong type")
+    if not -12 < options.get("gravity", -10) < 0:  # as Gymnasium demands
+        raise EnvironmentRefused(
+            f"environment.options.gravity = {options['gravity']}: allowed: between -12 and 0"
+        )
     return _of_twin(lunar_lander(**options), most_lanes_on_a_core=128)
 
 
-def _are_lunar_landers(env_id: str, options: Mapping[str, Any]) -> bool:
-    return env_id == "LunarLander-v3" and set(options) <= set(
-        inspect.signature(lunar_lander).parameters
-    )
+def _takes_options(env_id: str, options: Mapping[str, Any]) -> bool:
+    known = inspect.signature(lunar_lander).parameters
+    return env_id == "LunarLander-v3" and options.keys() <= known.keys()
 
 
 def _envpool_lunar_lander() -> "Lanes":
@@ -98,8 +107,28 @@ def find_compiled(
     if implementation == ENVPOOL:
         return None if options else ENVPOOL_ENVIRONMENTS.get(env_id)
     if options:
-        return _lunar_lander(**options) if _are_lunar_landers(env_id, options) else None
+        return _lunar_lander(**options) if _takes_options(env_id, options) else None
+    # A costly twin takes minutes to compile on a CPU and is slower than EnvPool there.
+    if implementation == AUTO and env_id in ENVPOOL_ENVIRONMENTS and not can_use_gpu():
+        return ENVPOOL_ENVIRONMENTS[env_id]
     return COMPILED_ENVIRONMENTS.get(env_id)
+
+
+def resolved(env_id: str, options: Mapping[str, Any], implementation: str) -> str:
+    """Return the implementation that "auto" stands for on this machine."""
+    if implementation != AUTO:
+        return implementation
+    found = find_compiled(env_id, options)
+    if found is None:
+        return GYMNASIUM
+    return ENVPOOL if found.twin is None else TWIN
+
+
+def can_use_gpu() -> bool:
+    """Return whether JAX can use a GPU, without loading JAX."""
+    platforms = os.environ.get("JAX_PLATFORMS", "").split(",")
+    allowed = {"", "cuda", "gpu"} & set(platforms)
+    return bool(allowed) and any(find_spec(plugin) for plugin in GPU_PLUGINS)
 
 
 def find_twin(
@@ -107,8 +136,8 @@ def find_twin(
 ) -> Twin | None:
     """Return the twin for agents, servers and evaluations outside of a compiled grid, if any.
 
-    They step few lanes at a time. A costly twin is slower there than Gymnasium, so they use it only
-    if the settings say so.
+    They step few lanes at a time. A costly twin is slower there than Gymnasium, so with "auto" they
+    do not use it.
     """
     found = find_compiled(env_id, options, implementation)
     twin = None if found is None else found.twin

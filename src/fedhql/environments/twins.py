@@ -33,6 +33,7 @@ class Twin:
     step: Callable[[Numbers, Array], tuple[Numbers, Array, Array]]  # -> state, reward, terminated
     observe: Callable[[Numbers], Numbers]
     is_costly: bool = False  # whether a start or a step is very many operations
+    in_kernels: bool = False  # whether Triton compiles the functions inside a DQN's kernel
 
 
 def _between(low: float, high: float) -> Callable[[Numbers], Numbers]:
@@ -131,9 +132,13 @@ def _acrobot_observe(state: Numbers) -> Numbers:
 
 
 TWINS: Mapping[str, Twin] = {
-    "CartPole-v1": Twin(4, 2, 500, 4, _between(-0.05, 0.05), _cartpole_step, lambda state: state),
-    "MountainCar-v0": Twin(
-        2, 3, 200, 1, _mountain_car_start, _mountain_car_step, lambda state: state
+    "CartPole-v1": Twin(
+        4, 2, 500, 4, _between(-0.05, 0.05), _cartpole_step, lambda state: state, in_kernels=True
     ),
-    "Acrobot-v1": Twin(6, 3, 500, 4, _between(-0.1, 0.1), _acrobot_step, _acrobot_observe),
+    "MountainCar-v0": Twin(
+        2, 3, 200, 1, _mountain_car_start, _mountain_car_step, lambda state: state, in_kernels=True
+    ),
+    "Acrobot-v1": Twin(
+        6, 3, 500, 4, _between(-0.1, 0.1), _acrobot_step, _acrobot_observe, in_kernels=True
+    ),
 }

@@ -63,9 +63,10 @@ class EnvironmentSettings(_Section):
     options: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
     implementation: Annotated[str, AfterValidator(_known_implementation)] = AUTO
-    """What steps the environment. "auto" uses our twin if there is one, LunarLander's in compiled
-    runs only; "twin" uses it everywhere, "gymnasium" nowhere. "envpool" steps LunarLander-v3 with
-    EnvPool in compiled runs, and with Gymnasium elsewhere.
+    """What steps the environment. "auto" uses our twin if there is one; LunarLander's only in
+    compiled runs on a GPU, and EnvPool's in those on a CPU. "twin" uses it everywhere,
+    "gymnasium" nowhere. "envpool" steps LunarLander-v3 with EnvPool in compiled runs, and with
+    Gymnasium elsewhere.
     "package.module:factory" uses your own twin, which must be the same MDP as `id`."""
 
 

@@ -66,7 +66,7 @@ def save_experience(directory: Path, experience: Experience) -> None:
     with (directory / "replay.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for lane in range(L):
-            np.asarray(replay[lane])[:filled].tofile(file)
+            file.write(np.ascontiguousarray(np.asarray(replay[lane])[:filled]).data)
     save_arrays(directory / "experience", _but_replay(experience))
 
 

@@ -101,7 +101,8 @@ class Dqn:
         known = self.exploration == "epsilon-greedy" and self.batch_size == side(self.batch_size)
         if update is None or not isinstance(lanes, TwinLanes) or not (known and self._is_narrow):
             return None
-        if lanes.twin.is_costly:  # Triton did not compile LunarLander's in 8 minutes
+        whole = self.phase_env_steps % self.train_freq == 0 and self.network.hidden
+        if not (lanes.twin.in_kernels and whole):
             return None
         return Phase(
             TiledNetwork(self.network),

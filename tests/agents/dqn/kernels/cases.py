@@ -24,7 +24,7 @@ INTERPRET = pytest.mark.parametrize(
     "interpret", [True, pytest.param(False, marks=NEEDS_GPU)], ids=["interpreter", "gpu"]
 )
 # Close to the goal and with few steps, episodes of both ends are in every phase.
-CLOSE = replace(CORRIDOR, step_limit=4, start=lambda draws: (0.5 + draws[0] / 2,))
+CLOSE = replace(CORRIDOR, step_limit=4, start=lambda draws: (0.5 + draws[0] / 2,), in_kernels=True)
 LANES = TwinLanes(CLOSE)
 RELU = DqnConfig(
     hidden=(20, 5),

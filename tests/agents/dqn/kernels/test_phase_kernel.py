@@ -56,6 +56,8 @@ def test_a_phase_equals_the_plain_program(name: str, interpret: bool) -> None:
         {"batch_size": 24},
         {"batch_size": 8},
         {"hidden": (256,)},
+        {"hidden": ()},
+        {"train_freq": 3},
         {"optimizer": "rmsprop"},
         {"optimizer": "sgd", "optimizer_kwargs": (("momentum", 0.9),)},
     ],
@@ -66,6 +68,7 @@ def test_other_settings_have_no_kernel(other: dict[str, Any]) -> None:
 
 
 def test_updates_know_the_keywords_of_adam() -> None:
-    keywords = (("betas", (0.8, 0.9)), ("eps", 0.0), ("weight_decay", 0.0))
-    assert Update.of(Optimiser("adam", keywords)) == Update((0.8, 0.9), 0.0)
+    keywords = (("betas", (0.8, 0.9)), ("eps", 1e-3), ("weight_decay", 0.0))
+    assert Update.of(Optimiser("adam", keywords)) == Update((0.8, 0.9), 1e-3)
+    assert Update.of(Optimiser("adam", (("eps", 0.0),))) is None
     assert Update.of(Optimiser("adam", (("weight_decay", 0.1),))) is None

@@ -43,7 +43,7 @@ class TiledNetwork:
     @property
     def warps(self) -> int:
         """Return how many times 32 threads work for an agent; found by trying, on an H200."""
-        return 8 if max(self.shape.hidden) >= 64 else 4
+        return 8 if max(self.shape.hidden, default=0) >= 64 else 4
 
     def padded(self, vectors_LP: Array, output_bias: float = 0.0) -> Array:
         """Return vectors (L, T); `output_bias` is the bias of padded outputs."""

@@ -31,8 +31,8 @@ class Update:
         if optimiser.name == "sgd" and not keywords:
             return cls(None)
         if optimiser.name == "adam" and keywords.keys() <= set(own):
-            b1, b2 = keywords.get("betas", (0.9, 0.999))
-            return cls((b1, b2), keywords.get("eps", 1e-8))
+            (b1, b2), eps = keywords.get("betas", (0.9, 0.999)), keywords.get("eps", 1e-8)
+            return cls((b1, b2), eps) if eps else None  # without it, padded weights are 0 / 0
         return None
 
     # Outside of the kernel
