@@ -268,10 +268,14 @@ def learn(arm: str, env_steps_per_agent: int, seed: int) -> NDArray[np.float64]:
         cohort.self_learn(env_steps)
         budget = budget.after_self_learning(env_steps)
         seeds = seeds_for(seed, Stream.EVALUATION, len(rounds), count=N * TEST_EPISODES)
-        returns_NE, _ = evaluate(
-            cohort.query_each, test_environments, seeds.reshape(N, -1), EPISODE_STEPS
+        played = evaluate(
+            cohort.query_each,
+            test_environments,
+            seeds.reshape(N, -1),
+            discount=DISCOUNT,
+            episode_step_limit=EPISODE_STEPS,
         )
-        rounds.append(returns_NE.mean(axis=1))
+        rounds.append(played.returns.mean(axis=1))
         shown = (f"{name} {mean:3.0f}" for name, mean in zip(AGENTS, rounds[-1], strict=True))
         print(f"{arm:9} {budget.consumed_per_agent:7.0f} steps", *shown, sep="   ", flush=True)
         # An exchange upsets the agents' greedy policies until they have self-learned again, so

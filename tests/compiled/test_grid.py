@@ -127,15 +127,16 @@ def test_silent_units_are_revived_in_federated_lanes(undisturbed: Any) -> None:
 
 def test_every_agent_is_evaluated_with_its_own_network(undisturbed: Any) -> None:
     """Evaluating each network outside the grid gives the same returns."""
-    vectors, (returns_LNE, lengths_LNE), _ = undisturbed[0]
+    vectors, of_grid, _ = undisturbed[0]
     networks = [Network(2, c.hidden, 2, c.activation) for c in PAIR]
     for lane in range(3):
         agents = [_Policy(net, vector) for net, vector in zip(networks, vectors[lane], strict=True)]
         batch, seeds_NE = TwinBatch(CORRIDOR, 4), SEEDS_LNE[lane, :2]
-        returns_NE, lengths_NE = evaluate(InProcessCohort(agents, 2).query_each, batch, seeds_NE)
-        np.testing.assert_allclose(returns_LNE[lane], returns_NE, atol=1e-5)
-        np.testing.assert_array_equal(lengths_LNE[lane], lengths_NE)
-    assert len(set(lengths_LNE.ravel())) > 1
+        query_each = InProcessCohort(agents, 2).query_each
+        played = evaluate(query_each, batch, seeds_NE, discount=0.9)
+        for of_lanes, figure in zip(of_grid, played, strict=True):
+            np.testing.assert_allclose(of_lanes[lane], figure, atol=1e-5)
+    assert len(set(of_grid[2].ravel())) > 1  # lengths
 
 
 class _Policy:
@@ -209,12 +210,13 @@ def test_lanes_that_end_earlier_do_not_change_afterwards() -> None:
 def test_a_diverged_agent_still_plays(undisturbed: Any) -> None:
     """It always takes the first action, away from the goal; the others are not affected."""
     whole = grid()
-    fine, _ = whole.evaluate(SEEDS_LNE[:, :2], 50)
+    fine, *_ = whole.evaluate(SEEDS_LNE[:, :2], 50)
     (population,) = whole.learners
     nan = population.parameters.at[3].set(np.nan)  # the second agent of the second lane
     whole.learners = (population._replace(parameters=nan),)
-    returns, lengths = whole.evaluate(SEEDS_LNE[:, :2], 50)
+    returns, _, lengths, start_values = whole.evaluate(SEEDS_LNE[:, :2], 50)
     assert np.isfinite(returns).all()
     assert (lengths[1, 1] == 9).all()
+    assert np.isnan(start_values[1, 1]).all()
     others = np.arange(6).reshape(3, 2) != 3
     np.testing.assert_array_equal(returns[others], fine[others])

@@ -11,12 +11,14 @@ from fedhql.contract import BlackBoxAgent, Checkpointable, Exportable
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.cell_records import CellRecords
+from fedhql.engines.evaluation import Evaluation
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import make_environment
 from fedhql.environments.twin_batch import TwinBatch
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.records import SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 CELL = Cell("fedhql", 3)
@@ -190,9 +192,11 @@ def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
         state=None,
     )
     seen: set[int] = set()
+    nothing = Evaluation(*np.zeros((4, len(KINDS), 1)))
     for records.round in range(50):
-        seen |= set(records.evaluation_seeds().ravel().tolist())
+        seen |= set(records.evaluation_seeds(SELF_LEARNING).ravel().tolist())
         seen |= set(records.server_seeds().tolist())
+        records.evaluated(SELF_LEARNING, nothing, [{}] * len(KINDS))  # the next has other seeds
     records.close()
     fresh = [
         seed

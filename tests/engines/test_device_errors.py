@@ -61,7 +61,10 @@ def test_a_grid_that_does_not_fit_says_so_and_is_planned_again(
     with pytest.raises(DeviceError) as caught:
         work.do(RunDirectory(tmp_path), lambda message: None)
     message = str(caught.value)
-    assert "2 cells want 0.44 GB for replay memories and some more, and 80 GB were free" in message
+    assert (
+        "2 cells want 0.44 GB for replay memories and some more, and the device has 80 GB"
+        in message
+    )
     for advice in ("CUDA_VISIBLE_DEVICES", "--seeds", "agents.buffer_size", "--jobs", "--resume"):
         assert advice in message
     assert "trying to allocate 6600000000 bytes. [tf-])" in message

@@ -35,6 +35,8 @@ self_learning_env_steps = 40
 env_steps_per_agent = 130
 [evaluation]
 episodes = 2
+interval_env_steps = 30
+moments = "both"
 [[agents]]
 learning_rate = 0.01
 [[agents]]
@@ -129,7 +131,7 @@ def test_both_engines_write_the_same_evaluations(
 ) -> None:
     """CartPole's returns are step counts, so a single different action would show."""
     ours, theirs = (
-        read_rows(RunDirectory(home).cell(cell) / "evaluations.csv", EvaluationRow)
+        (RunDirectory(home).cell(cell) / "evaluations.csv").read_text()
         for home in (compiled, messages)
     )
     assert ours == theirs
@@ -266,7 +268,23 @@ def test_a_grid_can_have_no_federated_lane(tmp_path: Path) -> None:
     directory = RunDirectory(finish(tmp_path, cells))
     for cell in cells:
         rows = read_rows(directory.cell(cell) / "evaluations.csv", EvaluationRow)
-        assert [row.own_env_steps for row in rows[::2]] == [40, 80, 120, 130]
+        assert [row.own_env_steps for row in rows[::2]] == [40, 80, 120, 120, 130]
+
+
+def test_every_arm_has_the_same_number_of_evaluations(compiled: Path) -> None:
+    """They are due at 30, 60, 90, 120 and 130 consumed env steps."""
+    for cell in CELLS:
+        rows = read_rows(RunDirectory(compiled).cell(cell) / "evaluations.csv", EvaluationRow)
+        moments = ["self-learning"] if cell.arm == "independent" else ["self-learning", "round"]
+        agents = ["agent1", "agent2", "consensus"][: 1 + len(moments)]
+        for after, agent in itertools.product(moments, agents):
+            taken = [row for row in rows if (row.after, row.agent) == (after, agent)]
+            assert len(taken) == 5
+            for row, due in zip(taken, (30, 60, 90, 120, 129), strict=True):
+                assert due <= row.budget_env_steps < due + 60  # within a phase and a round
+            best = np.maximum.accumulate([row.mean_return for row in taken])
+            assert [row.best_mean_return for row in taken] == best.tolist()
+        assert len(rows) == 5 * len(moments) * len(agents)
 
 
 def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -> None:

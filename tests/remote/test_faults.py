@@ -566,7 +566,7 @@ def test_secure_aggregation_that_gives_up_says_why_everywhere(
 
     names = ("ann", "bob", "cyd", "dan")
     secure = "[federation]\nsecure_aggregation = true\nsecure_value_bound = 10\n"
-    chosen = {"members": names, "start_with": 4, "quorum": 3, "evaluate_every_rounds": 0}
+    chosen = {"members": names, "start_with": 4, "quorum": 3, "evaluate_members": False}
     text = federation(BUDGET, **chosen).replace("[federation]\n", secure)
 
     async def run() -> list[BaseException | None]:

@@ -155,7 +155,7 @@ def test_node_members_take_part_in_secure_aggregation(
 ) -> None:
     """No sum is refused. The names of members in Python sort before and after those in Node."""
     text = federation(BUDGET, members=ours + theirs, start_with=3, quorum=3,
-                      evaluate_every_rounds=0).replace("[federation]\n", SECURE)  # fmt: skip
+                      evaluate_members=False).replace("[federation]\n", SECURE)  # fmt: skip
     nodes.certificates = authority.home
 
     async def run() -> None:

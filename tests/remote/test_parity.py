@@ -33,6 +33,8 @@ server_environments = "{server_environments}"
 env_steps_per_agent = 4_000
 [evaluation]
 episodes = 3
+interval_env_steps = 200
+moments = "both"
 """
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
@@ -87,7 +89,7 @@ class Network:
         service = (
             f"[service]\nmembers = {json.dumps(names)}\nstart_with = {N}\nquorum = {N}\n"
             "exchange_deadline_seconds = 200\nreturn_seconds = 200\n"
-            + ("evaluate_every_rounds = 0\n" if self.secure else "")
+            + ("evaluate_members = false\n" if self.secure else "")
         )
         file = self.directory / "federation.toml"
         file.write_text(self.task + service)
@@ -210,8 +212,10 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 
 def assert_same_records(one: Path, other: Path) -> None:
     for name in RECORDS:
-        ours, theirs = (one / name).read_bytes(), (other / name).read_bytes()
-        assert len(ours.splitlines()) > 2
+        ours, theirs = ((home / name).read_text().splitlines() for home in (one, other))
+        if name == "evaluations.csv":  # a server does not know of its members' silent units
+            ours, theirs = ([line.rpartition(",")[0] for line in of] for of in (ours, theirs))
+        assert len(ours) > 2
         assert ours == theirs
 
 

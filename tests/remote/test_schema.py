@@ -225,7 +225,7 @@ env_steps_per_agent = 150
 [service]
 mode = "rounds"
 members = ["north", "south"]
-evaluate_every_rounds = 0
+evaluate_members = false
 """
 ACTIONS = 4
 Row = tuple[float, ...]

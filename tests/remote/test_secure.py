@@ -51,7 +51,7 @@ def secure(text: str) -> str:
 
 def small(budget: int = BUDGET, **service: Any) -> str:
     """Return a small federation's settings, with secure aggregation."""
-    chosen = {"members": NAMES, "start_with": 4, "quorum": 3, "evaluate_every_rounds": 0}
+    chosen = {"members": NAMES, "start_with": 4, "quorum": 3, "evaluate_members": False}
     return secure(federation(budget, **{**chosen, **service}))
 
 
@@ -72,7 +72,7 @@ SERVICE = """
 members = ["agent1", "agent2", "agent3", "agent4"]
 start_with = 4
 quorum = 4
-evaluate_every_rounds = 0
+evaluate_members = false
 exchange_deadline_seconds = 60
 """
 AGENTS = "".join(
@@ -127,7 +127,8 @@ def returns_of(agents: Mapping[str, BlackBoxAgent]) -> Any:
     settings = read_settings(TASK + AGENTS)
     batch = build_batch(settings, len(agents) * 10)
     seeds = np.stack([seeds_for(0, Stream.EVALUATION, n, 0, count=10) for n in range(len(agents))])
-    return evaluate(InProcessCohort(list(agents.values()), 4).query_each, batch, seeds)[0]
+    query_each = InProcessCohort(list(agents.values()), 4).query_each
+    return evaluate(query_each, batch, seeds, discount=1).returns
 
 
 def test_a_federation_learns_the_same_with_and_without_masks(
@@ -353,7 +354,7 @@ def test_a_member_is_disconnected_before_its_certificate_expires(
     ("service", "message"),
     [
         ({"quorum": 2}, r"service.quorum is 2; allowed with .*secure_aggregation: at least 3"),
-        ({"evaluate_every_rounds": 1}, r"evaluate_every_rounds is 1; allowed .*: 0, because"),
+        ({"evaluate_members": True}, r"evaluate_members is true; allowed .*: false, because"),
         ({"value_bound": 5}, r"value_bound is 5, which has no effect .* set federation.secure_v"),
         ({"members": []}, r"secure_aggregation with 0 service.members; allowed: 3 to"),
     ],

@@ -123,7 +123,7 @@ def misbehave(directory: Path, mode: str, seed: int, budget: int) -> None:
     text = federation(
         budget, mode=mode, start_with=8, quorum=2, exchange_deadline_seconds=0.25,
         learning_deadline_seconds=0.5, return_seconds=20, round_interval_seconds=0.05,
-        chunk_env_steps=10, evaluate_every_rounds=5,
+        chunk_env_steps=10,
     )  # fmt: skip
     good = ("ann", "bob", "cyd", "dan")
 

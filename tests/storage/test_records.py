@@ -4,7 +4,10 @@ from pathlib import Path
 from fedhql.storage.records import EvaluationRow, FederationRow, RecordFile, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
 
-ROWS = [EvaluationRow("fedhql", 0, f"agent{n}", 5000, 5409.6, 9.3 * n, 10.0) for n in (1, 2, 3)]
+ROWS = [
+    EvaluationRow("fedhql", 0, f"agent{n}", 5000, 5409.6, 9.3 * n, 10.0, "round", 7.5, 8.25, 0.5)
+    for n in (1, 2, 3)
+]
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -13,8 +16,9 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
         file.append(ROWS)
     assert read_rows(path, EvaluationRow) == ROWS
     assert path.read_text().splitlines()[:2] == [
-        "arm,seed,agent,own_env_steps,budget_env_steps,mean_return,best_mean_return",
-        "fedhql,0,agent1,5000,5409.6,9.3,10.0",
+        "arm,seed,agent,own_env_steps,budget_env_steps,mean_return,best_mean_return,"
+        "after,start_value,discounted_return,silent_units",
+        "fedhql,0,agent1,5000,5409.6,9.3,10.0,round,7.5,8.25,0.5",
     ]
 
 

@@ -15,7 +15,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import safe_mean
 from torch.nn import functional
 
-from fedhql.agents.dqn.config import MOST_SCALE
+from fedhql.agents.dqn.config import MOST_SCALE, SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon
 from fedhql.agents.kinds import Sb3DqnSettings
 from fedhql.agents.randomness import PrivateStreams
@@ -244,9 +244,10 @@ class Sb3DqnAgent:
         self._model.save(directory / "model.zip", exclude=["exploration_schedule"])
 
     def diagnostics(self) -> dict[str, float]:
-        """Return the figures that SB3 itself logs, under its tags."""
+        """Return the figures that SB3 itself logs, under its tags, and silent units."""
         model = self._model
         figures = {
+            SILENT_UNITS: self._silent_units(),
             "rollout/exploration_rate": model.exploration_rate,
             "time/total_timesteps": float(model.num_timesteps),
             "train/learning_rate": self._settings.learning_rate,
@@ -265,6 +266,22 @@ class Sb3DqnAgent:
 
     def close(self) -> None:
         self._env.close()
+
+    @torch.no_grad()
+    def _silent_units(self) -> float:
+        """Return the share of ReLU units that are 0 at the last states; NaN for other networks."""
+        replay: Any = self._model.replay_buffer
+        numbers = np.maximum(self._model.num_timesteps - 1 - np.arange(SILENT_AT_STATES), 0)
+        states = replay.observations[numbers % replay.buffer_size, 0]
+        below = self._q_net.extract_features(
+            self._q_net.obs_to_tensor(states)[0], self._q_net.features_extractor
+        )
+        silent = []
+        for layer in self._q_net.q_net:
+            below = layer(below)
+            if isinstance(layer, torch.nn.ReLU):
+                silent.append((below == 0).all(dim=0))
+        return float(torch.cat(silent).float().mean()) if silent else float("nan")
 
     def _epsilon(self, _progress_remaining: float) -> float:
         return annealed_epsilon(

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.agents.dqn.checkpoint import load_arrays, load_experience, save_arrays, save_experience
-from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnConfig
+from fedhql.agents.dqn.experience import Experience, last_states
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
 from fedhql.agents.dqn.numbers import Numbers
@@ -24,11 +25,13 @@ from fedhql.compiled.compiled_cohort import (
     form_cohort,
     should_pad,
 )
+from fedhql.compiled.evaluation import play_agents, play_consensus
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
+Figures = tuple[NDArray[np.float64], ...]
 
 
 class Grid:
@@ -76,6 +79,7 @@ class Grid:
             all_actions=all_actions,
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
+        self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
@@ -134,21 +138,29 @@ class Grid:
         agents = sum(len(each.agents) for each in self.cohort.members)
         self._on_self_learned(agents, until - self.env_steps)
 
-    def evaluate(
-        self, seeds_LNE: Seeds, step_limit: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Play greedy episodes with every agent. Return returns and lengths, (L, N, E) each."""
-        returns, lengths = np.zeros(seeds_LNE.shape), np.zeros(seeds_LNE.shape, dtype=np.int64)
+    def evaluate(self, seeds_LNE: Seeds, step_limit: int) -> Figures:
+        """Play greedy episodes with every agent.
+
+        Return returns, discounted returns, lengths and start values: (L, N, E) each.
+        """
         L, _, E = seeds_LNE.shape
+        figures = tuple(np.zeros(seeds_LNE.shape) for _ in range(4))
         for p in self._order:
             each = self.cohort.members[p]
             episodes = begin_episodes(each.dqn.lanes, jnp.asarray(each.rows(seeds_LNE).ravel()))
-            played, steps = _greedy_returns(
-                each.dqn, self.learners[p], self._numbers[p], episodes, step_limit
-            )
-            returns[:, each.agents] = np.asarray(played).reshape(L, -1, E)
-            lengths[:, each.agents] = np.asarray(steps).reshape(L, -1, E)
-        return returns, lengths
+            played = play_agents(each.dqn, self.learners[p], self._numbers[p], episodes, step_limit)
+            for figure, of_population in zip(figures, played, strict=True):
+                figure[:, each.agents] = np.asarray(of_population).reshape(L, -1, E)
+        return figures
+
+    def evaluate_consensus(self, seeds_FE: Seeds, step_limit: int) -> Figures:
+        """Play greedy episodes in the centre of all agents' answers: the same, (F, E) each."""
+        lanes = self._consensus_lanes
+        episodes = begin_episodes(lanes, jnp.asarray(seeds_FE.ravel()))
+        played = play_consensus(
+            self._server, lanes, self.learners, self._numbers, self._arms, episodes, step_limit
+        )
+        return tuple(np.asarray(figure, dtype=np.float64) for figure in played)
 
     def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
         """Run one round of at most `affordable_F` server env steps in each federated lane."""
@@ -178,12 +190,18 @@ class Grid:
         return network, extract(row, network, each.dqn.network)
 
     def diagnostics(self) -> dict[str, NDArray[np.float64]]:
-        """Return figures of every agent, (L, N) each, under stable-baselines3's tags."""
-        updates, losses = np.zeros((2, *self._shape))
-        for each, learner in zip(self.cohort.members, self.learners, strict=True):
-            updates[:, each.agents] = np.asarray(learner.updates).reshape(len(updates), -1)
-            losses[:, each.agents] = np.asarray(learner.loss).reshape(len(losses), -1)
-        return {"train/n_updates": updates, "train/loss": losses}
+        """Return figures of every agent, (L, N) each, under the tags of `DqnAgent.diagnostics`."""
+        figures = {
+            tag: np.zeros(self._shape) for tag in ("train/n_updates", "train/loss", SILENT_UNITS)
+        }
+        for p, each in enumerate(self.cohort.members):
+            learner = self.learners[p]
+            silent = _silent_units(each.dqn, learner, self._numbers[p], self._experiences[p])
+            for figure, of_rows in zip(
+                figures.values(), (learner.updates, learner.loss, silent), strict=True
+            ):
+                figure[:, each.agents] = np.asarray(of_rows).reshape(len(figure), -1)
+        return figures
 
     def save(self, directory: Path) -> None:
         for p, experience in enumerate(self._experiences):
@@ -263,29 +281,7 @@ def _federate(
     return after, outcome, episodes, open_M
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _greedy_returns(
-    dqn: Dqn, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
-) -> tuple[Array, Array]:
-    """Play E greedy episodes with each of R rows. Return returns and lengths, (R, E) each."""
-    R = len(learner.parameters)
-    E = len(dqn.lanes.observe(episodes)) // R
-
-    def playing(carry: Any) -> Array:
-        step_number, _, running, _, _ = carry
-        return running.any() & (step_number < step_limit)
-
-    def play(carry: Any) -> Any:
-        step_number, episodes, running, returns, lengths = carry
-        states = dqn.lanes.observe(episodes).reshape(R, E, -1)
-        q_REA = dqn.q_values(learner, numbers, states)
-        # An agent that answers NaN still has to act; it takes an action with a value, if any.
-        greedy = jnp.where(jnp.isnan(q_REA), -jnp.inf, q_REA).argmax(axis=2).ravel()
-        step = dqn.lanes.step(episodes, greedy, running)
-        returns = returns + jnp.where(running, step.rewards, 0)
-        return step_number + 1, step.episodes, running & ~step.ended, returns, lengths + running
-
-    zeros = jnp.zeros(R * E)
-    start = (jnp.int32(0), episodes, zeros == 0, zeros, jnp.zeros_like(zeros, dtype=jnp.int32))
-    _, _, _, returns, lengths = jax.lax.while_loop(playing, play, start)
-    return returns.reshape(R, E), lengths.reshape(R, E)
+@partial(jax.jit, static_argnums=0)
+def _silent_units(dqn: Dqn, learner: Learner, numbers: Numbers, experience: Experience) -> Array:
+    states_RSD = last_states(experience, SILENT_AT_STATES)
+    return jax.vmap(dqn.network.silent_units)(learner.parameters, states_RSD, numbers.tanh)

@@ -186,6 +186,26 @@ class Server:
             | (asked_again_F & ~next_usable_FN.any(axis=1)),
         )
 
+    def centre(
+        self,
+        learners: Learners,
+        numbers: tuple[Numbers, ...],
+        arms: ArmNumbers,
+        states_FBD: Array,
+        asked_FB: Array,
+    ) -> Array:
+        """Return the centre of all agents' answers, with equal weights: (F, B, A).
+
+        It is NaN if no answer is usable.
+        """
+        exchange = jnp.int32(0)
+        q_FNBA, usable_FN = self._answers(learners, numbers, arms, states_FBD, asked_FB, exchange)
+        weights_FN = jnp.zeros(usable_FN.shape) if self.is_weighted else None
+        centre_FBA = jax.vmap(lambda *of_lane: self._read(*of_lane).centre())(
+            q_FNBA, usable_FN, weights_FN, arms
+        )
+        return jnp.where(usable_FN.any(axis=1)[:, None, None], centre_FBA, jnp.nan)
+
     # Parts of a step in one lane
 
     def _read(

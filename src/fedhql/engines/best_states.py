@@ -40,18 +40,19 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
         return
     environments = build_batch(settings, len(policies) * episodes)
     seeds_NE = np.stack([seeds_for(cell.seed, Stream.BEST, n, count=episodes) for n in policies])
-    returns_NE, _ = evaluate(
+    played = evaluate(
         lambda states_N: [
-            policy(states)
+            # Policies need not accept an empty batch.
+            policy(states) if len(states) else np.empty((0, 0), dtype=np.float32)
             for policy, states in zip(policies.values(), states_N, strict=True)
-            if len(states)  # policies need not accept an empty batch
         ],
         environments,
         seeds_NE,
-        settings.evaluation.episode_step_limit,
+        discount=settings.environment.discount,
+        episode_step_limit=settings.evaluation.episode_step_limit,
     )
     environments.close()
-    means = {names[n]: float(of_E.mean()) for n, of_E in zip(policies, returns_NE, strict=True)}
+    means = {names[n]: float(of_E.mean()) for n, of_E in zip(policies, played.returns, strict=True)}
     write_atomically(directory.best_returns(cell), json.dumps(means, indent=2) + "\n")
 
 

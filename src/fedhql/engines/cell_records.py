@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhql.agents.dqn.config import SILENT_UNITS
+from fedhql.engines.evaluation import Evaluation, moments_of, points_passed, short
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import Budget, RoundFigures
-from fedhql.settings.arms import settings_of_arm
+from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
-from fedhql.storage.records import EvaluationRow, FederationRow, RecordFile
+from fedhql.storage.records import (
+    CONSENSUS,
+    SELF_LEARNING,
+    EvaluationRow,
+    FederationRow,
+    RecordFile,
+)
 from fedhql.storage.run_directory import Cell, RunDirectory
 from fedhql.storage.tensorboard import TensorBoard
 
@@ -46,6 +54,7 @@ class CellRecords:
         self.settings = settings_of_arm(settings, cell.arm)
         self.cell = cell
         self.names = settings.agent_names
+        self._interval = settings.evaluation_interval  # also for an arm with other rounds
         self._directory, self._report, self._clock = directory, report, clock
         self._board = TensorBoard(directory.tensorboard(cell) if tensorboard else None)
         self._began = clock()
@@ -57,7 +66,9 @@ class CellRecords:
         self.budget = Budget(
             **state.get("budget", {"env_steps_per_agent": self._whole_budget, "agents": N})
         )
-        self.best: list[float] = list(state.get("best", {}).values()) or [-np.inf] * N
+        # For each moment, the best mean return of each policy, and the number of evaluations.
+        self._best: dict[str, list[float]] = state.get("best", {})
+        self._evaluated: Counter[str] = Counter(state.get("evaluations", {}))
         self.refused: Counter[str] = Counter(state.get("refused_answers", {}))
         self._seconds_before: float = state.get("wall_seconds", 0.0)
         lengths = state.get("record_lengths", (None, None))
@@ -75,14 +86,32 @@ class CellRecords:
             self.settings.federation.self_learning_env_steps
         )
 
-    def evaluation_seeds(self) -> NDArray[np.uint32]:
-        episodes = self.settings.evaluation.episodes
-        return np.stack(
-            [
-                seeds_for(self.cell.seed, Stream.EVALUATION, n, self.round, count=episodes)
-                for n in range(len(self.names))
-            ]
-        )
+    def due(self, moment: str, *, at_the_end: bool = False) -> int:
+        """Return how many evaluations to take at this moment, now.
+
+        A round may pass two of the points at which one is due. Then there are two, with seeds of
+        their own, so that every arm has the same number of evaluations.
+        """
+        if moment not in self._moments:
+            return 0
+        consumed = self._whole_budget if at_the_end else self.budget.consumed_per_agent
+        passed = points_passed(consumed, self._interval, self._whole_budget)
+        return passed - self._evaluated[moment]
+
+    @property
+    def _moments(self) -> tuple[str, ...]:
+        chosen = self.settings.evaluation.moments
+        return moments_of(chosen) if federates(self.cell.arm) else (SELF_LEARNING,)
+
+    def evaluation_seeds(self, moment: str) -> NDArray[np.uint32]:
+        """Return the seeds (P, E) of the next evaluation: of the agents, then the consensus."""
+        episodes, number = self.settings.evaluation.episodes, self._evaluated[moment]
+        streams: list[tuple[Stream, *tuple[int, ...]]] = [
+            (Stream.EVALUATION, n, number) for n in range(len(self.names))
+        ]
+        if federates(self.cell.arm):
+            streams.append((Stream.CONSENSUS, number))
+        return np.stack([seeds_for(self.cell.seed, *of, count=episodes) for of in streams])
 
     def server_seeds(self) -> NDArray[np.uint32]:
         batch = self.settings.federation.query_batch
@@ -92,16 +121,17 @@ class CellRecords:
         self.budget = self.budget.after_self_learning(env_steps)
 
     def evaluated(
-        self,
-        returns_NE: NDArray[np.float64],
-        lengths_NE: NDArray[np.int64],
-        diagnostics: Sequence[Mapping[str, float]],
+        self, moment: str, played: Evaluation, diagnostics: Sequence[Mapping[str, float]]
     ) -> list[int]:
         """Record an evaluation. Return the agents that reached a new best mean return."""
-        means = [float(mean) for mean in returns_NE.mean(axis=1)]
-        improved = [n for n, mean in enumerate(means) if mean > self.best[n]]
-        self.best = [max(pair) for pair in zip(self.best, means, strict=True)]
-        self._mean_return = float(np.mean(means))
+        policies = [*self.names, CONSENSUS][: len(played.returns)]
+        means = [float(mean) for mean in played.returns.mean(axis=1)]
+        before = self._best_of_all(len(policies))
+        best = self._best.get(moment, [-np.inf] * len(policies))
+        self._best[moment] = best = [max(pair) for pair in zip(best, means, strict=True)]
+        self._evaluated[moment] += 1
+        self._mean_return = float(np.mean(means[: len(self.names)]))
+        of_agents = [*diagnostics, {}][: len(policies)]
         self._evaluations.append(
             EvaluationRow(
                 arm=self.cell.arm,
@@ -110,20 +140,32 @@ class CellRecords:
                 own_env_steps=self.budget.own_env_steps,
                 budget_env_steps=self.budget.consumed_per_agent,
                 mean_return=means[n],
-                best_mean_return=self.best[n],
+                best_mean_return=best[n],
+                after=moment,
+                start_value=short(played.start_values[n].mean()),
+                discounted_return=short(played.discounted[n].mean()),
+                silent_units=short(of_agents[n].get(SILENT_UNITS, np.nan)),
             )
-            for n, name in enumerate(self.names)
+            for n, name in enumerate(policies)
         )
-        for n, name in enumerate(self.names):
+        for n, name in enumerate(policies):
             figures = {
-                **diagnostics[n],
+                **of_agents[n],
                 "eval/mean_reward": means[n],
-                "eval/mean_ep_length": float(lengths_NE[n].mean()),
+                "eval/mean_ep_length": float(played.lengths[n].mean()),
+                "eval/start_value": float(played.start_values[n].mean()),
+                "eval/discounted_reward": float(played.discounted[n].mean()),
                 "time/budget_env_steps": self.budget.consumed_per_agent,
             }
             self._board.write(name, figures, self.budget.own_env_steps)
         self.tell()
-        return improved
+        return [n for n in range(len(self.names)) if means[n] > before[n]]
+
+    def _best_of_all(self, count: int) -> list[float]:
+        """Return each policy's best mean return over all moments."""
+        return [
+            max((best[n] for best in self._best.values()), default=-np.inf) for n in range(count)
+        ]
 
     def federated(self, budget: Budget, figures: RoundFigures) -> None:
         self.budget = budget
@@ -159,7 +201,8 @@ class CellRecords:
         return {
             "round": self.round,
             "budget": vars(self.budget),
-            "best": dict(zip(self.names, self.best, strict=True)),
+            "best": self._best,
+            "evaluations": dict(self._evaluated),
             "refused_answers": dict(self.refused),
             "wall_seconds": self._seconds_before + self._clock() - self._began,
         }

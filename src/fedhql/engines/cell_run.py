@@ -9,14 +9,16 @@ from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build import as_asked, build_batch, build_server, gather_here
 from fedhql.engines.cell_records import CellRecords, Progress
-from fedhql.engines.evaluation import evaluate
+from fedhql.engines.evaluation import Centre, consensus, evaluate
 from fedhql.engines.owned_cohort import Gather
 from fedhql.errors import AgentsLost
-from fedhql.federation import FederationServer
+from fedhql.federation import FederationServer, rule_named
+from fedhql.federation.attacks import attack_number
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.checkpoints import Checkpoints, latest_checkpoint
 from fedhql.storage.files import locked, whole_directory
+from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 log = logging.getLogger(__name__)
@@ -79,9 +81,11 @@ class _CellRun:
             except AgentsLost:
                 self._owned.close()
                 raise
+        policies = len(settings.agents) + federates(cell.arm)  # the consensus policy is the last
         self._evaluation_environments = build_batch(
-            settings, len(settings.agents) * settings.evaluation.episodes
+            settings, policies * settings.evaluation.episodes
         )
+        self._centre: Centre | None = None
         of_arm = settings_of_arm(settings, cell.arm)
         self._cohort = under_attack(self._owned, of_arm.attack)
         self._server: FederationServer | None = None
@@ -90,6 +94,10 @@ class _CellRun:
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
             asked = as_asked(self._cohort, of_arm.federation)
             self._server = build_server(of_arm, asked, self._server_environments, str(cell))
+            attack = attack_number(of_arm.attack.name), of_arm.attack.attackers
+            federation = of_arm.federation
+            rule = rule_named(federation.rule, federation.model_dump())
+            self._centre = consensus(rule, *attack)
         self._records = CellRecords(
             settings,
             cell,
@@ -113,12 +121,15 @@ class _CellRun:
             self._cohort.self_learn(env_steps)
             self._learned_in_phase = 0
             records.self_learned(env_steps)
-            self._evaluate()
+            self._evaluate(SELF_LEARNING)
             if self._server is not None:
                 self._federate(self._server)
+            self._evaluate(ROUND)
             records.round += 1
             if self._checkpoints.due():
                 self._checkpoint()
+        for moment in (SELF_LEARNING, ROUND):
+            self._evaluate(moment, at_the_end=True)
         self._keep("last", range(len(self._settings.agents)))
         evaluate_best(self._settings, self._cell, self._directory)
         records.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
@@ -136,15 +147,18 @@ class _CellRun:
         self._learned_in_phase += env_steps
         self._records.tell(self._learned_in_phase / len(self._settings.agents))
 
-    def _evaluate(self) -> None:
-        returns_NE, lengths_NE = evaluate(
-            self._owned.query_each,
-            self._evaluation_environments,
-            self._records.evaluation_seeds(),
-            self._settings.evaluation.episode_step_limit,
-        )
-        improved = self._records.evaluated(returns_NE, lengths_NE, self._owned.diagnostics())
-        self._keep("best", improved)
+    def _evaluate(self, moment: str, *, at_the_end: bool = False) -> None:
+        for _ in range(self._records.due(moment, at_the_end=at_the_end)):
+            played = evaluate(
+                self._owned.query_each,
+                self._evaluation_environments,
+                self._records.evaluation_seeds(moment),
+                discount=self._settings.environment.discount,
+                episode_step_limit=self._settings.evaluation.episode_step_limit,
+                centre=self._centre,
+            )
+            improved = self._records.evaluated(moment, played, self._owned.diagnostics())
+            self._keep("best", improved)
 
     def _federate(self, server: FederationServer) -> None:
         seeds, budget = self._records.server_seeds(), self._records.budget

@@ -1,37 +1,108 @@
-"""Evaluate agents greedily, in separate environments and outside every budget."""
+"""Evaluate policies greedily, in separate environments and outside every budget."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.contract import States, Values
-from fedhql.federation import ServerEnvironments
+from fedhql.federation import Rule, ServerEnvironments
+from fedhql.federation.attacks import attacked
+from fedhql.federation.reading import FromValues
+from fedhql.storage.records import ROUND, SELF_LEARNING
+
+
+class Evaluation(NamedTuple):
+    """Greedy episodes of P policies, E each. All arrays are (P, E)."""
+
+    returns: NDArray[Any]
+    discounted: NDArray[Any]
+    lengths: NDArray[Any]
+    start_values: NDArray[Any]  # the largest action value at the start
+
+
+Centre = Callable[[Sequence[Values]], Values]  # N answers (B, A) each -> their centre (B, A)
 
 
 def evaluate(
     query_each: Callable[[list[States]], Sequence[Values]],
     environments: ServerEnvironments,
-    seeds_NE: NDArray[np.uint32],
+    seeds_PE: NDArray[np.uint32],
+    *,
+    discount: float,
     episode_step_limit: int = 10_000,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Let each of N agents play E greedy episodes. Return the returns (N, E) and lengths (N, E).
+    centre: Centre | None = None,
+) -> Evaluation:
+    """Let each of N agents play E greedy episodes; with `centre`, the consensus policy too.
 
-    All episodes run side by side. `query_each` gets the states of each agent's own episodes.
+    The consensus policy is the last row: it acts greedily in the centre of all agents' answers. All
+    episodes run side by side. `query_each` gets the states of agent n's own episodes and those of
+    the consensus policy's, so that the latter need no further exchanges.
     """
-    N, E = seeds_NE.shape
-    returns, lengths = np.zeros(N * E), np.zeros(N * E, dtype=np.int64)
-    states = environments.reset(seeds_NE.ravel().tolist())
-    for _ in range(episode_step_limit):
-        running = environments.running  # ascending, so that rows stay grouped by agent
+    P, E = seeds_PE.shape
+    N = P if centre is None else P - 1
+    returns, discounted, start_values = np.zeros((3, P * E))
+    lengths = np.zeros(P * E, dtype=np.int64)
+    states = environments.reset(seeds_PE.ravel().tolist())
+    for number in range(episode_step_limit):
+        running = environments.running  # ascending, so that rows stay grouped by policy
         if len(running) == 0:
             break
         owner = running // E
-        q = np.concatenate(query_each([states[owner == n] for n in range(N)]))
+        shared = states[owner == N]  # of the consensus policy
+        own = [states[owner == n] for n in range(N)]
+        answers = query_each([np.concatenate([mine, shared]) for mine in own])
+        both = list(zip(answers, own, strict=True))
+        values = [answer[: len(mine)] for answer, mine in both if len(mine)]
+        if centre is not None and len(shared):
+            values.append(centre([answer[len(mine) :] for answer, mine in both]))
+        q = np.concatenate(values)
         # An agent that answers NaN still has to act, so NaN ranks last.
         greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
+        if number == 0:
+            start_values[running] = q.max(axis=1)
         next_states, rewards, _, ended = environments.step(greedy)
         returns[running] += rewards
+        discounted[running] += discount**number * rewards
         lengths[running] += 1
         states = next_states[~ended]
-    return returns.reshape(N, E), lengths.reshape(N, E)
+    return Evaluation(*(of.reshape(P, E) for of in (returns, discounted, lengths, start_values)))
+
+
+def points_passed(consumed: float, interval: int, budget: int) -> int:
+    """Return how many evaluations are due when so much is consumed of a budget.
+
+    The i-th one is due at `i * interval`, the last one when less than a step is left.
+    """
+    return -(-budget // interval) if consumed > budget - 1 else int(consumed // interval)
+
+
+def short(figure: float) -> float:
+    """Return a figure with 5 digits: files stay small, and engines differ in later ones."""
+    return float(f"{figure:.5g}")
+
+
+def moments_of(chosen: str) -> tuple[str, ...]:
+    """Return the moments that `evaluation.moments` stands for."""
+    return (SELF_LEARNING, ROUND) if chosen == "both" else (chosen,)
+
+
+def consensus(rule: Rule, attack: int = 0, attackers: int = 0) -> Centre:
+    """Return the centre by a federation's rule, of answers among which attackers lie.
+
+    All agents have the same weight. If no answer is usable, the centre is NaN.
+    """
+
+    def centre(answers: Sequence[Values]) -> Values:
+        q_NBA = np.array(answers, dtype=np.float64)
+        if attackers:
+            usable_N = np.isfinite(q_NBA).all(axis=(1, 2))
+            q_NBA = attacked(q_NBA, attack, attackers, 0, usable=usable_N)
+        q_NBA = q_NBA[np.isfinite(q_NBA).all(axis=(1, 2))]
+        if len(q_NBA) == 0:
+            return np.full(np.shape(answers[0]), np.nan, dtype=np.float32)
+        weights_N = np.zeros(len(q_NBA)) if rule.weighted else None
+        return FromValues(q_NBA, (rule,), weights_N=weights_N).centre().astype(np.float32)
+
+    return centre

@@ -1,7 +1,7 @@
 """Run cells as lanes of one compiled grid, with the same rows and files as cell by cell."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fedhql.compiled.server import ArmNumbers
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build_agent import compiled_config, compiled_environment
 from fedhql.engines.cell_records import CellRecords, Progress
+from fedhql.engines.evaluation import Evaluation
 from fedhql.engines.grid_plan import read_states
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.compiled import resolved
@@ -28,6 +29,7 @@ from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import locked, whole_directory
+from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 Policy = tuple[Network, NDArray[np.float32]]
@@ -105,11 +107,15 @@ class _GridRun:
             self._checkpoint()
         while running := self._running_lanes():
             self._self_learn(running)
-            self._evaluate(running)
+            self._evaluate(running, SELF_LEARNING)
             self._federate(running)
+            self._evaluate(running, ROUND)
             for lane in running:
                 self._records[lane].round += 1
-            self._finish(sorted({*running} - {*self._running_lanes()}))
+            ended = sorted({*running} - {*self._running_lanes()})
+            for moment in (SELF_LEARNING, ROUND):
+                self._evaluate(ended, moment, at_the_end=True)
+            self._finish(ended)
             if self._checkpoints.due():
                 self._checkpoint()
         self._checkpoints.discard()
@@ -135,20 +141,42 @@ class _GridRun:
             records = self._records[lane]
             records.tell(min(self._learned_in_phase, records.affordable_self_learning()))
 
-    def _evaluate(self, running: Sequence[int]) -> None:
-        seeds_LNE = np.stack([records.evaluation_seeds() for records in self._records])
-        limit = self._settings.evaluation.episode_step_limit
-        returns_LNE, lengths_LNE = self._grid.evaluate(seeds_LNE, limit)
-        figures_LN = self._grid.diagnostics()
-        for lane in running:
-            records = self._records[lane]
-            steps = {"time/total_timesteps": float(records.budget.own_env_steps)}
-            diagnostics = [
-                {tag: float(of_LN[lane, n]) for tag, of_LN in figures_LN.items()} | steps
-                for n in range(len(self._settings.agents))
-            ]
-            for n in records.evaluated(returns_LNE[lane], lengths_LNE[lane], diagnostics):
-                self._best[lane, n] = self._grid.policy(lane, n)
+    def _evaluate(self, running: Sequence[int], moment: str, *, at_the_end: bool = False) -> None:
+        """Evaluate lanes as often as is due; all lanes play, and those that are due record it."""
+        while due := [
+            lane for lane in running if self._records[lane].due(moment, at_the_end=at_the_end)
+        ]:
+            seeds = [records.evaluation_seeds(moment) for records in self._records]
+            limit = self._settings.evaluation.episode_step_limit
+            N = len(self._settings.agents)
+            of_agents = self._grid.evaluate(np.stack([of_P[:N] for of_P in seeds]), limit)
+            of_consensus: tuple[NDArray[np.float64], ...] = ()
+            if any(lane < self._federated for lane in due):
+                seeds_FE = np.stack([of_P[N] for of_P in seeds[: self._federated]])
+                of_consensus = self._grid.evaluate_consensus(seeds_FE, limit)
+            figures_LN = self._grid.diagnostics()
+            for lane in due:
+                played = [figure[lane] for figure in of_agents]
+                if lane < self._federated:
+                    both = zip(played, of_consensus, strict=True)
+                    played = [np.vstack([agents, of_F[lane]]) for agents, of_F in both]
+                self._record(lane, moment, Evaluation(*played), figures_LN)
+
+    def _record(
+        self,
+        lane: int,
+        moment: str,
+        played: Evaluation,
+        figures_LN: Mapping[str, NDArray[np.float64]],
+    ) -> None:
+        records = self._records[lane]
+        steps = {"time/total_timesteps": float(records.budget.own_env_steps)}
+        diagnostics = [
+            {tag: float(of_LN[lane, n]) for tag, of_LN in figures_LN.items()} | steps
+            for n in range(len(self._settings.agents))
+        ]
+        for n in records.evaluated(moment, played, diagnostics):
+            self._best[lane, n] = self._grid.policy(lane, n)
 
     def _federate(self, running: Sequence[int]) -> None:
         """Run a round in the running lanes that can pay for its first step."""

@@ -13,6 +13,7 @@ class Stream(IntEnum):
     SERVER = 1
     EVALUATION = 2
     BEST = 3  # the final evaluation of the best states
+    CONSENSUS = 4  # evaluations of the consensus policy
 
 
 def seeds_for(seed: int, stream: Stream, *numbers: int, count: int) -> NDArray[np.uint32]:

@@ -1,7 +1,8 @@
 """A run's evaluations as arrays, and the scores read off them."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.storage.arm_names import FEDHQL, INDEPENDENT, changes, label, order, without_attack
-from fedhql.storage.records import EvaluationRow
+from fedhql.storage.records import CONSENSUS, ROUND, SELF_LEARNING, EvaluationRow
 from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[np.float64]
@@ -21,8 +22,11 @@ RECENT = 0.1  # the last tenth of the evaluations
 class Curve:
     """One arm with one seed: E evaluations of N agents, which are evaluated together."""
 
-    consumed_E: Floats  # env steps per agent, the server's share included
+    # Env steps per agent, the server's share included, at which the evaluation was due. It was
+    # taken at the end of the phase or round that reached them.
+    consumed_E: Floats
     returns_NE: Floats  # mean return of each evaluation
+    own_E: Floats | None = None  # an agent's own env steps when it was taken
 
     @cached_property
     def best(self) -> Floats:
@@ -32,7 +36,10 @@ class Curve:
     def until(self, consumed: float) -> "Curve | None":
         """What had been seen when so much was consumed; None before the first evaluation."""
         count = int(np.searchsorted(self.consumed_E, consumed, side="right"))
-        return Curve(self.consumed_E[:count], self.returns_NE[:, :count]) if count else None
+        if count == 0:
+            return None
+        own_E = None if self.own_E is None else self.own_E[:count]
+        return Curve(self.consumed_E[:count], self.returns_NE[:, :count], own_E)
 
     def max_mean(self) -> Floats:
         """(N,), as the two that follow."""
@@ -54,6 +61,15 @@ Arms = dict[str, dict[int, Curve]]  # arm -> seed -> curve
 
 
 @dataclass(frozen=True)
+class Measures:
+    """What was measured beside the returns: means over the last tenth of the evaluations, (N,)."""
+
+    start_values_N: Floats  # the return that an agent expects at the start of an episode
+    discounted_N: Floats  # the discounted return that it got
+    silent_units_N: Floats  # the share of its ReLU units that are silent; NaN if it has none
+
+
+@dataclass(frozen=True)
 class Run:
     """What reports are made from: files only, finished or not."""
 
@@ -62,6 +78,10 @@ class Run:
     manifest: dict[str, Any]
     arms: Arms
     best_returns: dict[Cell, Floats]  # (N,) of the best states, re-evaluated; where that was done
+    # Federated arms after their rounds, where `arms` has them after self-learning.
+    after_rounds: Arms = field(default_factory=dict)
+    consensus: Arms = field(default_factory=dict)  # the consensus policy, as one agent
+    measures: dict[Cell, Measures] = field(default_factory=dict)
 
     @property
     def budget(self) -> int:
@@ -124,18 +144,76 @@ class Run:
         key, _, value = arm.partition("=")
         return float(value) if key == "exploration" and "," not in value else None
 
+    def after_round(self) -> "Run":
+        """Return the run with the evaluations after rounds, where an arm has them."""
+        return replace(self, arms=self.arms | self.after_rounds)
+
     def _only_dqn(self) -> bool:
         return all(agent["kind"] in ("dqn", "sb3-dqn") for agent in self.settings["agents"])
 
 
-def curves(rows: list[EvaluationRow], agents: int) -> Arms:
-    """Rows come arm by arm and seed by seed, the agents of one evaluation together."""
+def run_of_rows(
+    name: str,
+    settings: dict[str, Any],
+    manifest: dict[str, Any],
+    rows: list[EvaluationRow],
+    best_returns: dict[Cell, Floats],
+) -> Run:
+    """Return the run whose evaluations these are: arm by arm, seed by seed, agent by agent."""
+    after_phases = {row.arm for row in rows if row.after == SELF_LEARNING}
+    # Settings may have a federated arm evaluated after its rounds only.
+    first = [row for row in rows if (row.after == SELF_LEARNING) == (row.arm in after_phases)]
+    of_agents = [row for row in first if row.agent != CONSENSUS]
+    rounds = [row for row in rows if row.after == ROUND and row.agent != CONSENSUS]
+    shared = [row for row in first if row.agent == CONSENSUS]
+    N, interval = len(settings["agents"]), settings.get("evaluation", {}).get("interval_env_steps")
+    due = partial(curves, interval=interval, budget=settings["budget"]["env_steps_per_agent"])
+    return Run(
+        name,
+        settings,
+        manifest,
+        due(of_agents, N),
+        best_returns,
+        after_rounds=due(rounds, N),
+        consensus=due(shared, 1),
+        measures=measures(of_agents, N),
+    )
+
+
+def curves(
+    rows: Iterable[EvaluationRow],
+    agents: int,
+    *,
+    interval: int | None = None,
+    budget: int | None = None,
+) -> Arms:
+    """Return the curves of rows that come arm by arm and seed by seed, one agent after the other.
+
+    The i-th evaluation is due when `i * interval` env steps are consumed, the last one at the end
+    of the budget. Older runs have no interval; they evaluated after every phase.
+    """
     arms: Arms = {}
     for (arm, seed), group in groupby(rows, key=lambda row: (row.arm, row.seed)):
         of_cell = list(group)
         whole = of_cell[: len(of_cell) // agents * agents]
         returns_EN = np.array([row.mean_return for row in whole]).reshape(-1, agents)
+        own_E = np.array([row.own_env_steps for row in whole[::agents]], dtype=np.float64)
         consumed_E = np.array([row.budget_env_steps for row in whole[::agents]])
-        if len(consumed_E):
-            arms.setdefault(arm, {})[seed] = Curve(consumed_E, returns_EN.T)
+        if interval is not None:
+            consumed_E = np.minimum(interval * np.arange(1.0, len(own_E) + 1), budget or np.inf)
+        if len(own_E):
+            arms.setdefault(arm, {})[seed] = Curve(consumed_E, returns_EN.T, own_E)
     return arms
+
+
+def measures(rows: Iterable[EvaluationRow], agents: int) -> dict[Cell, Measures]:
+    """Return what rows, in the same order, say beside the returns."""
+    found = {}
+    for (arm, seed), group in groupby(rows, key=lambda row: (row.arm, row.seed)):
+        of_cell = [(row.start_value, row.discounted_return, row.silent_units) for row in group]
+        whole = of_cell[: len(of_cell) // agents * agents]
+        if whole:
+            table_ENM = np.array(whole).reshape(-1, agents, 3)
+            last = table_ENM[-max(1, round(RECENT * len(table_ENM))) :]
+            found[Cell(arm, seed)] = Measures(*last.mean(axis=0).T)
+    return found

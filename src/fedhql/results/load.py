@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedhql.errors import RunDirectoryError
-from fedhql.results.archive import CURVES, read_best_returns, read_curves
-from fedhql.results.curves import Floats, Run, curves
+from fedhql.results.archive import CURVES, read_archive
+from fedhql.results.curves import Floats, Run, run_of_rows
 from fedhql.storage.records import EvaluationRow, read_rows
 from fedhql.storage.run_directory import RunDirectory
 
@@ -22,18 +22,16 @@ def load_run(path: Path | str) -> Run:
     if not directory.is_run():
         raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")
     settings = tomllib.loads(directory.settings.read_text())
+    manifest = directory.read_manifest()
     if (path / CURVES).exists():
-        arms, best_returns = read_curves(path), read_best_returns(path)
-    else:
-        written = directory.evaluations.exists()
-        rows = read_rows(directory.evaluations, EvaluationRow) if written else []
-        arms = curves(rows, agents=len(settings["agents"]))
-        best_returns = {
-            cell: _of_agents(json.loads(found.read_text()), len(settings["agents"]))
-            for cell in directory.cells()
-            if (found := directory.best_returns(cell)).exists()
-        }
-    return Run(path.resolve().name, settings, directory.read_manifest(), arms, best_returns)
+        return read_archive(path, settings, manifest)
+    rows = read_rows(directory.evaluations, EvaluationRow) if directory.evaluations.exists() else []
+    best_returns = {
+        cell: _of_agents(json.loads(found.read_text()), len(settings["agents"]))
+        for cell in directory.cells()
+        if (found := directory.best_returns(cell)).exists()
+    }
+    return run_of_rows(path.resolve().name, settings, manifest, rows, best_returns)
 
 
 def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:

@@ -81,7 +81,8 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     """
     state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
     federation, service = settings.federation, settings.service
-    asked = max(federation.query_batch, settings.evaluation.episodes)
+    # In an evaluation, a member is asked for its own episodes and those of the consensus policy.
+    asked = max(federation.query_batch, 2 * settings.evaluation.episodes)
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
     question = asked * state_bytes + ROOM_BYTES
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""

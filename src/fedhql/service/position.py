@@ -16,6 +16,7 @@ class Stage(StrEnum):
     LEARN = "learn"
     EVALUATE = "evaluate"
     FEDERATE = "federate"
+    REVIEW = "review"  # evaluating after the round
     FINISHED = "finished"
 
     @property
@@ -29,6 +30,7 @@ _IN_WORDS = {
     Stage.LEARN: "learning",
     Stage.EVALUATE: "evaluating",
     Stage.FEDERATE: "federating",
+    Stage.REVIEW: "evaluating",
     Stage.FINISHED: "finished",
 }
 

@@ -3,15 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedhql.engines.build import build_batch, build_server
-from fedhql.engines.evaluation import evaluate
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.errors import FedHQLError
 from fedhql.federation import Budget, RoundFigures, RoundProgress
@@ -25,9 +22,11 @@ from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.remote.server.status import FederationStatus
 from fedhql.remote.wire import SOFTWARE
 from fedhql.remote.wire_pb2 import Cause
+from fedhql.service.evaluations import MemberEvaluations
 from fedhql.service.position import Position, Stage
 from fedhql.service.service_records import ServiceRecords
 from fedhql.settings.served import ServedSettings
+from fedhql.storage.records import ROUND, SELF_LEARNING
 
 log = logging.getLogger(__name__)
 POSITION = "position"  # its key in the journal
@@ -51,6 +50,7 @@ class Service:
         self._cohort = RemoteCohort(roster, loop, actions)
         self._in_loop = self._cohort.in_loop
         self._records = ServiceRecords(home, settings.seed, roster, self._in_loop)
+        self._evaluations = MemberEvaluations(settings, self._cohort, roster, self._records)
         self._environments = build_batch(settings, settings.federation.query_batch)
         self._server = build_server(settings, self._cohort, self._environments)
         self._position = Position.of(roster.journal.fact(POSITION))
@@ -71,9 +71,17 @@ class Service:
                         break
                     self._move(Stage.EVALUATE)
                 if self._position.stage == Stage.EVALUATE:
-                    self._evaluate()
+                    self._evaluations.take(SELF_LEARNING, self._position.round)
                     self._move(Stage.FEDERATE)
-                self._federate()
+                if self._position.stage == Stage.FEDERATE:
+                    self._federate()
+                    if self._evaluations.has(ROUND):
+                        # Members that could not pay for the round are evaluated too.
+                        self._cohort.enlist(self._not_late(self._position.enlisted))
+                        self._move(Stage.REVIEW)
+                if self._position.stage == Stage.REVIEW:
+                    self._evaluations.take(ROUND, self._position.round)
+                self._next_round()
             self._finish()
         except Stopped:
             if self._roster.failure is not None:
@@ -185,28 +193,13 @@ class Service:
             if not member.over and not member.learning and self._roster.learnable(name) < 1:
                 self._roster.dismiss(name, "its budget is spent")
 
-    def _evaluate(self) -> None:
-        every, round_ = self._service.evaluate_every_rounds, self._position.round
-        if every == 0 or round_ % every or not self._cohort.names:
-            return
-        episodes, seed = self._settings.evaluation.episodes, self._settings.seed
-        members = [self._roster.members[name] for name in self._cohort.names]
-        batch = build_batch(self._settings, len(members) * episodes)
-        seeds_NE = np.stack(
-            [seeds_for(seed, Stream.EVALUATION, m.number, round_, count=episodes) for m in members]
-        )
-        limit = self._settings.evaluation.episode_step_limit
-        returns_NE, _ = evaluate(self._cohort.query_each, batch, seeds_NE, limit)
-        batch.close()
-        self._records.evaluated(round_, members, returns_NE, self._cohort.silent)
-
     def _federate(self) -> None:
         position, settings = self._position, self._settings
-        members = self._roster.members
-        paying = [name for name in self._cohort.names if self._roster.takes_part(name)]
-        if position.progress is None:  # later, a late member cannot leave
-            paying = [name for name in paying if not members[name].late_with]
-        self._cohort.enlist(paying)
+        if position.progress is None:
+            self._cohort.enlist(self._not_late(self._cohort.names))
+        else:  # now a late member cannot leave
+            here = [name for name in self._cohort.names if self._roster.takes_part(name)]
+            self._cohort.enlist(here)
         going_on = position.progress  # set if the server was stopped in the middle of the round
         carries_over = going_on is not None or settings.federation.carry_over
         if carries_over and position.environments is not None:
@@ -238,7 +231,10 @@ class Service:
             self._figures = before_step.figures()
             self._records.federated(position.round, self._cohort.names, self._figures)
         self._log_round()
-        self._next_round()
+
+    def _not_late(self, names: Sequence[str]) -> list[str]:
+        roster = self._roster
+        return [n for n in names if roster.takes_part(n) and not roster.members[n].late_with]
 
     def _log_round(self) -> None:
         every, round_ = self._service.log_every_rounds, self._position.round
@@ -274,8 +270,9 @@ class Service:
 
     def _next_round(self) -> None:
         carry_over = self._settings.federation.carry_over
-        environments = self._environments.position() if carry_over else None
-        self._write_position(self._position.next_round(environments))
+        # After a restart in the review of a round, only the position knows the environments.
+        standing = self._position.environments or self._environments.position()
+        self._write_position(self._position.next_round(standing if carry_over else None))
         self._in_loop(self._roster.end_round)
         self._records.export(self._position.round)
 

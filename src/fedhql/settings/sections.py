@@ -1,6 +1,6 @@
 """The sections of an experiment file. Each is a frozen class that checks its ranges."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import (
@@ -11,6 +11,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     field_validator,
+    model_validator,
 )
 
 from fedhql.agents.kinds import KINDS
@@ -118,9 +119,16 @@ class BudgetSettings(_Section):
 
 
 class EvaluationSettings(_Section):
-    """Greedy episodes after each self-learning phase. They are outside the budget."""
+    """Greedy episodes at fixed consumption. They are outside the budget."""
 
     episodes: PositiveInt = 10
+    interval_env_steps: PositiveInt | None = None
+    """Evaluate whenever an agent has consumed so many more env steps, its share of the server's
+    included. Every arm thus has the same number of evaluations, whatever the length of its rounds.
+    The default is federation.self_learning_env_steps."""
+    moments: Literal["self-learning", "round", "both"] = "self-learning"
+    """Evaluate after the self-learning phase or after the federation round that reaches the next
+    such point, or after both. Agents alone have no rounds: they are evaluated after phases."""
     best_episodes: NonNegativeInt = 100
     """Fresh episodes at the end for each agent's best state, whose best mean is too optimistic."""
     episode_step_limit: PositiveInt = 10_000
@@ -162,6 +170,19 @@ class TaskSettings(_Section):
     federation: FederationSettings = FederationSettings()
     budget: BudgetSettings
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _with_interval(self) -> Self:
+        """Set the interval, so that files state it and arms with other phases keep it."""
+        if self.evaluation.interval_env_steps is None:
+            every = {"interval_env_steps": self.federation.self_learning_env_steps}
+            # The class is frozen, but not yet in use.
+            object.__setattr__(self, "evaluation", self.evaluation.model_copy(update=every))
+        return self
+
+    @property
+    def evaluation_interval(self) -> int:
+        return self.evaluation.interval_env_steps or self.federation.self_learning_env_steps
 
     def as_toml(self) -> str:
         """Return the settings as TOML with every default. They read back as the same settings."""

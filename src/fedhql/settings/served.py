@@ -56,9 +56,9 @@ def _secure_limit(settings: ServedSettings) -> str | None:
         return None
     if service.quorum < LEAST_MEMBERS:
         return f"service.quorum is {service.quorum}; allowed {secure}: at least {LEAST_MEMBERS}"
-    if every := service.evaluate_every_rounds:
+    if service.evaluate_members:
         why = "because evaluating a member shows its values to the server"
-        return f"service.evaluate_every_rounds is {every}; allowed {secure}: 0, {why}"
+        return f"service.evaluate_members is true; allowed {secure}: false, {why}"
     bound, default = service.value_bound, type(service).model_fields["value_bound"].default
     if bound != default:  # a server's home holds the default, so it is allowed
         instead = "leave it out and set federation.secure_value_bound"

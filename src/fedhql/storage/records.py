@@ -1,16 +1,20 @@
 """The rows that a run writes, and the append-only CSV files that hold them."""
 
 import csv
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+SELF_LEARNING, ROUND = "self-learning", "round"  # when an evaluation is taken: after which of them
+CONSENSUS = "consensus"  # stands for an agent's name: greedy in the centre of all agents' answers
+
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """The evaluation of one agent after one self-learning phase."""
+    """The evaluation of one agent, or of the consensus policy. NaN: not measured."""
 
     arm: str
     seed: int
@@ -18,7 +22,11 @@ class EvaluationRow:
     own_env_steps: int
     budget_env_steps: float  # own steps + the agent's share of the server's steps
     mean_return: float
-    best_mean_return: float  # the paper's max mean return: the largest mean_return so far
+    best_mean_return: float  # the paper's max mean return: the largest so far at such a moment
+    after: str = SELF_LEARNING
+    start_value: float = math.nan  # the largest action value at the episodes' starts, on average
+    discounted_return: float = math.nan  # what these episodes gave; start_value estimates it
+    silent_units: float = math.nan  # the share of ReLU units that are 0 at the last states
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 
 from fedhql.agents.dqn.checkpoint import load_arrays, save_arrays
-from fedhql.agents.dqn.config import DqnChoices, DqnConfig
+from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.exploration import annealed_epsilon
 from fedhql.agents.dqn.learner import Learner, improve, new_learner
@@ -115,8 +115,10 @@ class DqnAgent:
         export_policy(directory, self.network, self._parameters())
 
     def diagnostics(self) -> dict[str, float]:
-        """Return the figures that stable-baselines3 logs for a DQN, under its tags."""
+        """Return the figures that stable-baselines3 logs for a DQN, under its tags, and ours."""
+        states_SD = self._experience.last_states(SILENT_AT_STATES)
         figures = {
+            SILENT_UNITS: float(self.network.silent_units(self._parameters(), states_SD)),
             "time/total_timesteps": float(self._experience.env_steps),
             "train/learning_rate": self._config.learning_rate,
             "train/n_updates": float(self._learner.updates),

@@ -17,6 +17,8 @@ OPTIMISERS: Mapping[str, str] = {
     "nadam": "fedhql.agents.dqn.optimisers:nadam",
 }
 
+SILENT_UNITS = "train/silent_units"  # the diagnostics' tag
+SILENT_AT_STATES = 256  # a unit counts as silent there if it is 0 at so many of the last states
 MOST_SCALE = 10.0  # the largest factor of α̃ for large values (see `improvement_value_unit`)
 # A unit is silent if it outputs 0 at this many states of each of the last broadcasts.
 REMEMBERED_BROADCASTS = 64

@@ -73,6 +73,13 @@ def remember(
     )
 
 
+def last_states(experience: Experience, count: int) -> Array:
+    """Return the states before the last `count` env steps: (L, S, D). The first may repeat."""
+    capacity, D = experience.replay.shape[1], (experience.replay.shape[2] - 3) // 2
+    numbers = jnp.maximum(experience.env_steps - 1 - jnp.arange(count), 0)
+    return experience.replay[:, numbers % capacity, :D]
+
+
 def replayed(experience: Experience, env_steps: Array, draws_LGB: Array) -> Array:
     """Return G batches of B transitions from the first `env_steps` steps: (L, G, B, R)."""
     filled = jnp.minimum(env_steps, experience.replay.shape[1])

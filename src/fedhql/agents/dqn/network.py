@@ -82,6 +82,19 @@ class Network:
             q_BA = q_BA + jnp.where(depth == after, activations[after] @ weights, 0)
         return q_BA
 
+    def silent_units(self, parameters_P: Array, states_SD: Array, tanh: Array = None) -> Array:
+        """Return the share of ReLU units that are 0 at all of these states; NaN for tanh."""
+        xp = parameters_P.__array_namespace__()
+        silent = units = 0
+        below_SU = states_SD
+        for weights, biases in self.unpack(parameters_P)[: len(self.hidden)]:
+            below_SU = self.activate(below_SU @ weights + biases, tanh)
+            is_unit_U = (weights != 0).any(axis=0) | (biases != 0)  # padding has no weights
+            silent = silent + (is_unit_U & (below_SU == 0).all(axis=0)).sum()
+            units = units + is_unit_U.sum()
+        is_tanh = tanh if self.activation == "mixed" else self.activation == "tanh"
+        return xp.where(is_tanh, xp.nan, silent / xp.maximum(units, 1))
+
     def readers(self, hidden_layer: int) -> list[int]:
         """Return the numbers of the layers that read the outputs of this hidden layer."""
         count, depth = len(self.hidden), hidden_layer + 1

@@ -19,7 +19,7 @@ from fedhql.agents import exploration
 from fedhql.agents.dqn.checkpoint import load_experience, save_experience
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import visit_projection
-from fedhql.agents.dqn.experience import Experience
+from fedhql.agents.dqn.experience import Experience, last_states
 from fedhql.agents.dqn.exploration import VISIT_CODE_BITS
 from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, new_learner, train
 from fedhql.agents.dqn.network import Network
@@ -38,6 +38,9 @@ class SelfLearning(Protocol):
     env_steps: int
 
     def self_learn(self, learner: Learner, env_steps: int) -> Learner: ...
+
+    def last_states(self, count: int) -> Any:
+        """Return the states before the last `count` env steps: (S, D). The first may repeat."""
 
     def save(self, directory: Path) -> None: ...
 
@@ -65,6 +68,9 @@ class CompiledSelfLearning:
             )
             self.env_steps = until
         return jax.tree.map(lambda array: array[0], lane)
+
+    def last_states(self, count: int) -> Any:
+        return np.asarray(last_states(self._experience, count)[0])
 
     def save(self, directory: Path) -> None:
         save_experience(directory, self._experience)
@@ -167,6 +173,10 @@ class HostSelfLearning:
 
     def _layers(self, learner: Learner) -> Any:
         return self._network.unpack(np.asarray(learner.parameters))
+
+    def last_states(self, count: int) -> Any:
+        numbers = np.maximum(self.env_steps - 1 - np.arange(count), 0)
+        return self._replay[numbers % len(self._replay), : self._encoder.size]
 
     def save(self, directory: Path) -> None:
         filled = min(self.env_steps, len(self._replay))

@@ -55,7 +55,8 @@ class MemberRecord:
     late_with: list[str] = field(default_factory=list)  # of `Work`; nobody waits for the member
     connections: int = 0
     replaced_connections: int = 0
-    best_mean_return: float | None = None
+    evaluations: dict[str, int] = field(default_factory=dict)  # at each moment, so far
+    best_mean_returns: dict[str, float] = field(default_factory=dict)  # the best of these
     quarantined: str = ""  # the reason
     finished: bool = False
     parted: bool = False  # it has confirmed that it saved everything

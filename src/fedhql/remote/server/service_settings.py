@@ -37,8 +37,9 @@ class ServiceSettings(BaseModel):
     federation.secure_value_bound instead."""
     quarantine_after: PositiveInt = 3
     """A member is quarantined after this many refused answers in a row."""
-    evaluate_every_rounds: NonNegativeInt = 1
-    """The server evaluates each member's greedy policy every so many rounds; 0: never."""
+    evaluate_members: bool = True
+    """The server evaluates each member's greedy policy, as [evaluation] says, and their consensus.
+    To a member these are ordinary queries."""
     round_interval_seconds: PositiveFloat = 10.0
     """The time between two rounds in mode continuous."""
     chunk_env_steps: PositiveInt = 500

@@ -1,0 +1,93 @@
+"""Greedy episodes of many policies at once, inside a compiled program."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedhql.agents.dqn.learner import Learner
+from fedhql.agents.dqn.numbers import Numbers
+from fedhql.agents.dqn.population import Dqn
+from fedhql.compiled.compiled_cohort import Learners
+from fedhql.compiled.server import ArmNumbers, Server
+from fedhql.environments.lanes import Episodes, Lanes
+
+Array = jax.Array
+# Returns, discounted returns, lengths and start values: (R, E) each, for R policies.
+Played = tuple[Array, Array, Array, Array]
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def play_agents(
+    dqn: Dqn, learner: Learner, numbers: Numbers, episodes: Episodes, step_limit: int
+) -> Played:
+    """Play greedy episodes with each of the R agents of a population."""
+
+    def q_of(states_RED: Array, running_RE: Array) -> Array:
+        return dqn.q_values(learner, numbers, states_RED)
+
+    return _play(dqn.lanes, q_of, numbers.discount, episodes, step_limit)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 6))
+def play_consensus(
+    server: Server,
+    lanes: Lanes,
+    learners: Learners,
+    numbers: tuple[Numbers, ...],
+    arms: ArmNumbers,
+    episodes: Episodes,
+    step_limit: int,
+) -> Played:
+    """Play greedy episodes in the centre of all agents' answers, in each of the F first lanes."""
+    F = len(arms.learning_rate)
+    first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
+    q_of = partial(server.centre, first(learners), first(numbers), arms)
+    return _play(lanes, q_of, jnp.full(F, server.discount), episodes, step_limit)
+
+
+def _play(
+    lanes: Lanes,
+    q_of: Callable[[Array, Array], Array],
+    discount_R: Array,
+    episodes: Episodes,
+    step_limit: int,
+) -> Played:
+    """Play; `q_of` takes states (R, E, D) and which episodes run (R, E), and returns (R, E, A)."""
+    R = len(discount_R)
+
+    def values(episodes: Episodes, running: Array) -> Array:
+        states_RED = lanes.observe(episodes).reshape(R, -1, lanes.observation_size)
+        return q_of(states_RED, running.reshape(R, -1))
+
+    def playing(carry: Any) -> Array:
+        step_number, _, running, *_ = carry
+        return running.any() & (step_number < step_limit)
+
+    def play(carry: Any) -> Any:
+        step_number, episodes, running, returns, discounted, lengths, start_values = carry
+        q_REA = values(episodes, running)
+        # An agent that answers NaN still has to act; it takes an action with a value, if any.
+        greedy = jnp.where(jnp.isnan(q_REA), -jnp.inf, q_REA).argmax(axis=2).ravel()
+        start_values = jnp.where(step_number == 0, q_REA.max(axis=2).ravel(), start_values)
+        step = lanes.step(episodes, greedy, running)
+        rewards = jnp.where(running, step.rewards, 0)
+        factors = jnp.repeat(discount_R**step_number, len(rewards) // R)
+        return (
+            step_number + 1,
+            step.episodes,
+            running & ~step.ended,
+            returns + rewards,
+            discounted + factors * rewards,
+            lengths + running,
+            start_values,
+        )
+
+    zeros = jnp.zeros(len(lanes.observe(episodes)))
+    counts = jnp.zeros_like(zeros, dtype=jnp.int32)
+    start = (jnp.int32(0), episodes, zeros == 0, zeros, zeros, counts, zeros)
+    _, _, _, *played = jax.lax.while_loop(playing, play, start)
+    returns, discounted, lengths, start_values = (of.reshape(R, -1) for of in played)
+    return returns, discounted, lengths, start_values
