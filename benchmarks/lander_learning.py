@@ -87,7 +87,8 @@ def in_twin(seeds: int, pool: Any) -> list[list[float]]:
     from fedhql.agents.dqn.config import DqnConfig
     from fedhql.agents.dqn.network import Network
     from fedhql.agents.dqn.numbers import numbers_of
-    from fedhql.agents.dqn.population import Dqn, advance
+    from fedhql.agents.dqn.phases import advance
+    from fedhql.agents.dqn.population import Dqn
     from fedhql.environments.lanes import TwinLanes
     from fedhql.environments.lunar_lander.twin import lunar_lander
 

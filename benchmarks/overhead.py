@@ -96,8 +96,9 @@ def main() -> None:
     checkpoints = {}
     for replay in (10_000, 100_000, 1_000_000):
         checkpoints[replay] = checkpoint_seconds(agents, replay)
-        apart = checkpoints[replay] / SHARE_OF_RUN
-        print(f"  replay {replay:9,} each: {checkpoints[replay]:6.3f} s, one every {apart:6.1f} s")
+        interval = checkpoints[replay] / SHARE_OF_RUN
+        spent = f"{checkpoints[replay]:6.3f} s, one every {interval:6.1f} s"
+        print(f"  replay {replay:9,} each: {spent}")
     results = {"machine": platform.platform(), "round_seconds": medians, "checkpoint": checkpoints}
     path = Path("runs") / "bench" / "overhead.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -173,7 +173,7 @@ def message_agents(settings: Any, backbone: str, env_steps: int) -> list[tuple[A
 
 def grid_phases(settings: Any, lanes: int) -> list[tuple[Any, int]]:
     """Self-learning of each agent in all lanes of a compiled grid."""
-    from fedhql.agents.dqn.population import advance
+    from fedhql.agents.dqn.phases import advance
     from fedhql.engines.grid_run import build_grid
     from fedhql.storage.run_directory import Cell
 

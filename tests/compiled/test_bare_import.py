@@ -17,6 +17,19 @@ ABSENT = (
 )
 
 
+def test_a_cpu_does_not_load_triton() -> None:
+    """JAX deprecates Pallas' Triton backend; without a GPU nothing may depend on it."""
+    script = (
+        "import sys\n"
+        "import fedhql.compiled.grid, fedhql.agents.dqn.agent\n"
+        "print('jax.experimental.pallas.triton' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_the_grid_can_be_imported_on_a_bare_machine() -> None:
     script = (
         "import sys\n"

@@ -152,12 +152,12 @@ class _Policy:
 @pytest.mark.parametrize("configs", [PAIR, THREE])
 def test_padded_agents_learn_the_same_as_separate_ones(configs: Sequence[DqnConfig]) -> None:
     """Agents are padded on a GPU and separate on a CPU."""
-    close_by, apart = grid(configs, pad=True), grid(configs, pad=False)
-    assert len(apart.cohort.members) == len(configs)
-    assert len(close_by.cohort.members) < len(configs)
+    padded, separate = grid(configs, pad=True), grid(configs, pad=False)
+    assert len(separate.cohort.members) == len(configs)
+    assert len(padded.cohort.members) < len(configs)
     for number in range(3):
-        theirs, (returns, lengths), outcome = one_round(close_by, number)
-        mine, (my_returns, my_lengths), my_outcome = one_round(apart, number)
+        theirs, (returns, lengths), outcome = one_round(padded, number)
+        mine, (my_returns, my_lengths), my_outcome = one_round(separate, number)
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
         jax.tree.map(close, mine, theirs)
         jax.tree.map(close, my_outcome, outcome)

@@ -18,6 +18,7 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
+from fedhql.agents.dqn.phases import phase_kernel
 from fedhql.agents.dqn.population import Dqn, program_of
 from fedhql.environments.lanes import Lanes
 
@@ -130,7 +131,7 @@ def should_pad(
         phase_env_steps=phase_env_steps,
         budget_env_steps=phase_env_steps,
     )
-    has_kernels = all(each.dqn.phase_kernel is not None for each in own_shapes.members)
+    has_kernels = all(phase_kernel(each.dqn) is not None for each in own_shapes.members)
     return not (has_kernels and jax.default_backend() == "gpu")
 
 

@@ -17,7 +17,8 @@ from fedhql.agents.dqn.experience import Experience, last_states
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
 from fedhql.agents.dqn.numbers import Numbers
-from fedhql.agents.dqn.population import Dqn, advance, advance_side_by_side
+from fedhql.agents.dqn.phases import advance, advance_side_by_side, is_kernel_phase
+from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import (
     Learners,
     Members,
@@ -66,8 +67,9 @@ class Grid:
             self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
         )
         self._arms = arms
-        # Two processes with the same programs compile them in opposite orders. From the middle on,
-        # each finds in JAX's cache what the other has compiled.
+        # Programs are compiled in this order. Two processes with the same populations share JAX's
+        # cache. If one of them begins with the last population, each compiles half of the programs
+        # and finds the other half in the cache.
         self._order = range(len(self.cohort.members))[:: -1 if backwards else 1]
         self._server = Server(
             self.cohort,
@@ -100,7 +102,7 @@ class Grid:
         phase_began = self.env_steps
         for until in sorted({int(until) for until in until_L if until > self.env_steps}):
             dqns = tuple(each.dqn for each in self.cohort.members)
-            if all(dqn.is_kernel_phase(self.env_steps, until) for dqn in dqns):
+            if all(is_kernel_phase(dqn, self.env_steps, until) for dqn in dqns):
                 self._advance_side_by_side(dqns, until)
             else:
                 self._advance_in_turn(until, new_phase=self.env_steps == phase_began)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
+from fedhql.environments import triton
 from fedhql.environments.twins import Numbers, Twin
 
 Array = jax.Array
@@ -110,5 +110,5 @@ def _launch(run: Any, M: int, shapes: list[Any], interpret: bool) -> Any:
         grid=(M,),
         out_shape=shapes,
         interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
+        compiler_params=triton.compiler_params(warps=1),
     )

@@ -14,10 +14,10 @@ from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
-    follow,
     improve,
     new_learner,
     train,
+    update_target,
 )
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
@@ -188,10 +188,10 @@ def test_follow_equals_stable_baselines3s_polyak_updates() -> None:
     learner = learner_of(RELU)
     target, online = np.asarray(learner.target), np.asarray(learner.parameters)
     once = 0.7 * target + 0.3 * online
-    close(follow(1, learner, numbers(tau=0.3)).target, once)
+    close(update_target(1, learner, numbers(tau=0.3)).target, once)
     thrice = 0.7 * (0.7 * once + 0.3 * online) + 0.3 * online
-    close(follow(3, learner, numbers(tau=0.3)).target, thrice)
-    np.testing.assert_array_equal(follow(2, learner, numbers(tau=1.0)).target, online)
+    close(update_target(3, learner, numbers(tau=0.3)).target, thrice)
+    np.testing.assert_array_equal(update_target(2, learner, numbers(tau=1.0)).target, online)
 
 
 @pytest.mark.parametrize("follows", [True, False])

@@ -18,7 +18,8 @@ from fedhql.agents.dqn.experience import Experience
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import numbers_of
-from fedhql.agents.dqn.population import Dqn, advance
+from fedhql.agents.dqn.phases import advance, is_steady
+from fedhql.agents.dqn.population import Dqn
 from fedhql.environments.lanes import TwinLanes
 from tests.agents.dqn.corridor import CORRIDOR, GOAL, LIMIT
 from tests.agents.dqn.torch_reference import Floats, sb3_dqn, sb3_train, weights
@@ -212,8 +213,8 @@ def test_the_gpu_program_for_a_steady_phase_learns_the_same(monkeypatch: Any) ->
     conditional = Run(FOLLOWING).to(PHASE).to(BUDGET)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     steady = Run(FOLLOWING)
-    assert not steady.dqn.is_steady(0, PHASE)  # learning has not begun
-    assert steady.dqn.is_steady(PHASE, BUDGET)
+    assert not is_steady(steady.dqn, 0, PHASE)  # learning has not begun
+    assert is_steady(steady.dqn, PHASE, BUDGET)
     steady.to(PHASE).to(BUDGET)
     for one, other in zip(
         jax.tree.leaves((conditional.learner, conditional.experience)),

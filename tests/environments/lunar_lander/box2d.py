@@ -4,7 +4,6 @@ M episodes run on both sides with the same starts, noise and actions. After each
 Box2D's poses, velocities and impulses, so that every step starts from the same state.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from fedhql.environments.lunar_lander.contact_solver import ContactImpulses
 from fedhql.environments.lunar_lander.episode import Episode, Options
 from fedhql.environments.lunar_lander.geometry import Pose, Velocity
 from fedhql.environments.lunar_lander.joints import JointImpulses
-from fedhql.environments.lunar_lander.step import Leg
+from fedhql.environments.lunar_lander.world import Leg
 from fedhql.environments.twins import Numbers
 
 Floats = NDArray[np.float32]
@@ -163,20 +162,3 @@ def _view(state: Numbers) -> tuple[Floats, Floats, Floats]:
     hull = np.stack([*world.hull, *world.hull_velocity], axis=-1)
     legs = [np.stack([*leg.pose, *leg.velocity], axis=-1) for leg in world.legs]
     return np.stack(episode.observed(world), axis=-1), hull, np.stack(legs, axis=1)
-
-
-Policy = Callable[[Floats, NDArray[Any]], NDArray[np.int64]]  # states (M, 8), draws (M,)
-
-
-def random_policy(seen: Floats, draws: NDArray[Any]) -> NDArray[np.int64]:
-    return (4 * draws).astype(np.int64)
-
-
-def landing_policy(seen: Floats, draws: NDArray[Any]) -> NDArray[np.int64]:
-    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
-    x, y, x_speed, y_speed, angle, spin, left, right = seen.T
-    down = left + right > 0
-    turn = np.where(down, 0, 0.5 * (np.clip(0.5 * x + x_speed, -0.4, 0.4) - angle) - spin)
-    lift = np.where(down, -0.5 * y_speed, 0.5 * (0.5 * np.abs(x) - y - y_speed))
-    main = (lift > np.abs(turn)) & (lift > 0.05)
-    return np.where(main, 2, np.where(turn < -0.05, 3, np.where(turn > 0.05, 1, 0)))

@@ -179,10 +179,10 @@ def _revived(
     )
 
 
-def follow(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:
+def update_target(times: Array | int, learner: Learner, numbers: Numbers) -> Learner:
     """Apply `times` polyak updates to the target network, without training in between."""
-    apart = (1 - numbers.tau) ** times * (learner.target - learner.parameters)
-    return learner._replace(target=learner.parameters + apart)
+    gap = (1 - numbers.tau) ** times * (learner.target - learner.parameters)
+    return learner._replace(target=learner.parameters + gap)
 
 
 def begin_self_learning(learner: Learner, numbers: Numbers) -> Learner:

@@ -1,4 +1,4 @@
-"""Self-learning of many DQN agents at once; a whole phase is one compiled loop.
+"""Self-learning of many DQN agents at once; a whole phase is one loop that JAX can compile.
 
 For speed on a CPU, no Python runs between steps, all random numbers of a phase are drawn at once,
 transitions are rows of one array that is written in place, and environments step inside the
@@ -22,26 +22,22 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn import exploration
 from fedhql.agents.dqn.config import DqnConfig, Keywords
-from fedhql.agents.dqn.draws import chunk_draws, episode_seeds, initial_parameters
+from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.experience import Experience, new_experience, remember, replayed
-from fedhql.agents.dqn.kernels.matrices import side
-from fedhql.agents.dqn.kernels.network import MOST_WIDTH, TiledNetwork
-from fedhql.agents.dqn.kernels.self_learning import Phase
-from fedhql.agents.dqn.kernels.updates import Update
 from fedhql.agents.dqn.learner import (
     Learner,
     begin_self_learning,
     begins_improving,
-    follow,
     improve,
     new_learner,
     train,
+    update_target,
     where,
 )
 from fedhql.agents.dqn.network import Network, embed
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.optimisers import Optimiser
-from fedhql.environments.lanes import Lanes, TwinLanes, begin_episodes
+from fedhql.environments.lanes import Lanes
 
 Array = jax.Array
 Population = tuple[Learner, Experience]  # every array of the learner has a first axis L
@@ -82,56 +78,21 @@ class Dqn:
 
     @property
     def draws_a_chunk(self) -> int:
-        """Return how many uniform numbers a chunk takes, for its steps, restarts and batches."""
-        steps = self.train_freq * (2 + self.lanes.start_draws)
-        return steps + self.gradient_steps * self.batch_size
+        """Return how many uniform numbers a chunk takes, for its env steps and its batches."""
+        return self.train_freq * self.draws_a_step + self.gradient_steps * self.batch_size
 
     @property
-    def _optimiser(self) -> Optimiser:
+    def draws_a_step(self) -> int:
+        """Return how many uniform numbers an env step takes: two for its action, and a restart."""
+        return 2 + self.lanes.start_draws
+
+    @property
+    def optimiser(self) -> Optimiser:
         return Optimiser(self.optimizer, self.optimizer_kwargs)
 
     @property
     def _improver(self) -> Optimiser:
         return Optimiser(self.improvement_optimiser)
-
-    @property
-    def phase_kernel(self) -> Phase | None:
-        """Return the GPU kernel of a steady phase, if there is one for these settings."""
-        update, lanes = Update.of(self._optimiser), self.lanes
-        known = self.exploration == "epsilon-greedy" and self.batch_size == side(self.batch_size)
-        if update is None or not isinstance(lanes, TwinLanes) or not (known and self._is_narrow):
-            return None
-        whole = self.phase_env_steps % self.train_freq == 0 and self.network.hidden
-        if not (lanes.twin.in_kernels and whole):
-            return None
-        return Phase(
-            TiledNetwork(self.network),
-            lanes.twin,
-            update,
-            self.phase_env_steps // self.train_freq,
-            self.capacity,
-            self.batch_size,
-            self.train_freq,
-            self.gradient_steps,
-            self.learning_starts if self.warm_up == "uniform" else 0,
-            self.target_update_interval,
-            self.double,
-        )
-
-    @property
-    def _is_narrow(self) -> bool:
-        return max(self.network.inputs, *self.network.hidden, self.network.outputs) <= MOST_WIDTH
-
-    def is_steady(self, begin: int, until: int) -> bool:
-        """Return whether a phase consists of whole chunks that all train."""
-        whole = begin % self.train_freq == 0 and self.phase_env_steps % self.train_freq == 0
-        trains = begin + self.train_freq > self.learning_starts
-        return whole and trains and until - begin == self.phase_env_steps
-
-    def is_kernel_phase(self, begin: int, until: int) -> bool:
-        """Return whether a GPU kernel can run this phase."""
-        on_gpu = jax.default_backend() == "gpu"
-        return on_gpu and self.phase_kernel is not None and self.is_steady(begin, until)
 
     def initialise(self, seeds_L: NDArray[np.uint32], networks: Sequence[Network]) -> Population:
         """Return new agents; each depends only on its seed and network.
@@ -149,7 +110,7 @@ class Dqn:
         begin = partial(
             new_learner,
             self.network,
-            optimiser=self._optimiser,
+            optimiser=self.optimiser,
             improver=self._improver,
             revives=self.improvement_revives_units,
         )
@@ -182,24 +143,6 @@ class Dqn:
             return self._chunk(*population, numbers, draws_LW, at, begin, until, steady=steady)
 
         learner, experience = jax.lax.fori_loop(0, chunks, chunk, (learner, experience))
-        return learner, experience._replace(env_steps=until)
-
-    def self_learn_by_kernel(
-        self,
-        learner: Learner,
-        experience: Experience,
-        numbers: Numbers,
-        draws_CLW: Array,
-        until: Array,
-        **options: Any,
-    ) -> Population:
-        """Do the same as `self_learn` in a steady phase, in one GPU kernel."""
-        kernel = self.phase_kernel
-        assert kernel is not None  # the caller has asked
-        learner = jax.vmap(begin_self_learning)(learner, numbers)
-        whole = self.phase_env_steps // self.train_freq
-        given = learner, experience, numbers, draws_CLW[:whole]
-        learner, experience = kernel.run(*given, **options)
         return learner, experience._replace(env_steps=until)
 
     def q_values(self, learner: Learner, numbers: Numbers, states_LBD: Array) -> Array:
@@ -239,11 +182,9 @@ class Dqn:
         steady: bool,
     ) -> Population:
         """Take the env steps of the chunk at `at` that are in [begin, until), then train."""
-        L, restart = len(draws_LW), 2 + self.lanes.start_draws
-        step_draws = draws_LW[:, : self.train_freq * restart].reshape(L, self.train_freq, restart)
-        batch_draws = draws_LW[:, self.train_freq * restart :].reshape(
-            L, self.gradient_steps, self.batch_size
-        )
+        L, first = len(draws_LW), self.train_freq * self.draws_a_step
+        step_draws = draws_LW[:, :first].reshape(L, self.train_freq, self.draws_a_step)
+        batch_draws = draws_LW[:, first:].reshape(L, self.gradient_steps, self.batch_size)
 
         def act(offset: Array | int, experience: Experience) -> Experience:
             env_step = at + offset
@@ -258,11 +199,11 @@ class Dqn:
         rows = replayed(experience, after, batch_draws)
 
         def synchronise(learner: Learner) -> Learner:
-            return Learner(*jax.vmap(partial(follow, syncs))(learner, numbers))
+            return Learner(*jax.vmap(partial(update_target, syncs))(learner, numbers))
 
         def trained(learner: Learner) -> Learner:
             def step(number: Array, learner: Learner) -> Learner:
-                one = partial(train, self.network, double=self.double, optimiser=self._optimiser)
+                one = partial(train, self.network, double=self.double, optimiser=self.optimiser)
                 return Learner(*jax.vmap(one)(learner, numbers, rows[:, number]))
 
             return Learner(*jax.lax.fori_loop(0, self.gradient_steps, step, learner))
@@ -334,74 +275,6 @@ def program_of(config: DqnConfig) -> dict[str, Any]:
     """Return the settings that all agents of one program have in common."""
     names = (field.name for field in fields(Dqn))
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
-
-
-def advance(
-    dqn: Dqn,
-    learner: Learner,
-    experience: Experience,
-    numbers: Numbers,
-    begin: int,
-    until: int,
-    *,
-    new_phase: bool = True,
-) -> Population:
-    """Self-learn from env step `begin`, the population's present one, to `until`; compiled.
-
-    If the lanes cannot keep episodes, a new phase begins new ones. The program reuses the memory of
-    `learner` and `experience`, so the caller must not use them again.
-    """
-    if new_phase and not dqn.lanes.keeps_episodes:
-        seeds_L = episode_seeds(experience.keys, begin)
-        experience = experience._replace(episodes=begin_episodes(dqn.lanes, seeds_L))
-    return _self_learn(
-        dqn,
-        learner,
-        experience,
-        numbers,
-        _draws(dqn, experience, begin),
-        jnp.int32(until),
-        steady=jax.default_backend() != "cpu" and dqn.is_steady(begin, until),
-    )
-
-
-def advance_side_by_side(
-    dqns: tuple[Dqn, ...],
-    learners: tuple[Learner, ...],
-    experiences: tuple[Experience, ...],
-    numbers: tuple[Numbers, ...],
-    begin: int,
-    until: int,
-) -> tuple[Population, ...]:
-    """Self-learn several populations by their kernels, which a GPU runs at the same time.
-
-    `is_kernel_phase` must hold for each of them. The memory of learners and experiences is reused.
-    """
-    draws = tuple(_draws(dqn, of, begin) for dqn, of in zip(dqns, experiences, strict=True))
-    return _learn_side_by_side(dqns, learners, experiences, numbers, draws, jnp.int32(until))
-
-
-def _draws(dqn: Dqn, experience: Experience, begin: int) -> Array:
-    """Return the draws of a phase; a separate program, so that agents of all shapes share it."""
-    return chunk_draws(experience.keys, begin // dqn.train_freq, dqn.chunks, dqn.draws_a_chunk)
-
-
-_self_learn = jax.jit(
-    Dqn.self_learn, static_argnums=0, static_argnames="steady", donate_argnums=(1, 2)
-)
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-def _learn_side_by_side(
-    dqns: tuple[Dqn, ...],
-    learners: tuple[Learner, ...],
-    experiences: tuple[Experience, ...],
-    numbers: tuple[Numbers, ...],
-    draws: tuple[Array, ...],
-    until: Array,
-) -> tuple[Population, ...]:
-    each = zip(dqns, learners, experiences, numbers, draws, strict=True)
-    return tuple(dqn.self_learn_by_kernel(a, b, c, d, until) for dqn, a, b, c, d in each)
 
 
 def _unchanged(learner: Learner) -> Learner:

@@ -21,12 +21,19 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import visit_projection
 from fedhql.agents.dqn.experience import Experience, last_states
 from fedhql.agents.dqn.exploration import VISIT_CODE_BITS
-from fedhql.agents.dqn.learner import Learner, begin_self_learning, follow, new_learner, train
+from fedhql.agents.dqn.learner import (
+    Learner,
+    begin_self_learning,
+    new_learner,
+    train,
+    update_target,
+)
 from fedhql.agents.dqn.network import Network
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.observations import Encoder
 from fedhql.agents.dqn.optimisers import optimisers_of
-from fedhql.agents.dqn.population import Dqn, advance
+from fedhql.agents.dqn.phases import advance
+from fedhql.agents.dqn.population import Dqn
 from fedhql.environments.replayable import ReplayableEnvironment
 
 _ACTIONS = 100  # a random stream of its own, apart from those in `draws`
@@ -113,7 +120,7 @@ class HostSelfLearning:
         for _ in range(env_steps):
             self._step(layers)
             if self.env_steps % self._config.target_update_interval == 0:
-                learner = _follow(learner, self._numbers)
+                learner = _update_target(learner, self._numbers)
             due = self.env_steps > self._config.learning_starts
             if due and self.env_steps % self._config.train_freq == 0:
                 parameters, optimizer, loss = self._train(
@@ -213,7 +220,7 @@ def _with_lane(tree: Any) -> Any:
 
 # At module level, so that agents of one shape share the compiled program.
 _begin: Callable[..., Learner] = jax.jit(begin_self_learning)
-_follow: Callable[..., Learner] = jax.jit(partial(follow, 1))
+_update_target: Callable[..., Learner] = jax.jit(partial(update_target, 1))
 
 
 def _train(

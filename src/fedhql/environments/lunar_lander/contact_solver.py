@@ -21,9 +21,9 @@ from fedhql.environments.lunar_lander.geometry import (
     Pose,
     Vector,
     Velocity,
-    computed_here,
     cross,
     dot,
+    fusion_barrier,
     less,
     rotation,
     turned,
@@ -150,8 +150,8 @@ def solved_in_turn(
     velocity: Velocity,
 ) -> tuple[tuple[ContactImpulses, ContactImpulses], Velocity]:
     """Do one velocity iteration of a leg's contacts with both edges."""
-    first, velocity = computed_here(solved(contacts[0], impulses[0], velocity))
-    second, velocity = computed_here(solved(contacts[1], impulses[1], velocity))
+    first, velocity = fusion_barrier(solved(contacts[0], impulses[0], velocity))
+    second, velocity = fusion_barrier(solved(contacts[1], impulses[1], velocity))
     return (first, second), velocity
 
 
@@ -161,7 +161,7 @@ def pushed_out(manifolds: tuple[Manifold, Manifold], pose: Pose, rate: float) ->
     for manifold in manifolds:
         for number, point in enumerate(manifold.local_points):
             is_there = manifold.point_count > number
-            pose, gap = computed_here(_pushed_out(manifold, point, is_there, pose, rate))
+            pose, gap = fusion_barrier(_pushed_out(manifold, point, is_there, pose, rate))
             least = jnp.minimum(least, gap)
     return pose, least
 

@@ -14,8 +14,8 @@ from fedhql.environments.lunar_lander.geometry import (
     Pose,
     Rotation,
     Vector,
-    computed_here,
     dot,
+    fusion_barrier,
     less,
     numbered,
     turned,
@@ -99,7 +99,7 @@ def collide(pose: Pose, r: Rotation, edge: Edge) -> Manifold:
         )
         of_edge, of_side = jnp.minimum(of_edge, gap_edge), jnp.maximum(of_side, gap_side)
         least = jnp.minimum(least, alignment)
-    of_edge, of_side, side, against, corners, normals, facing = computed_here(
+    of_edge, of_side, side, against, corners, normals, facing = fusion_barrier(
         (of_edge, of_side, side, against, corners, normals, facing)
     )
     near = (of_edge <= SKIN) & (of_side <= SKIN)
@@ -120,7 +120,7 @@ def collide(pose: Pose, r: Rotation, edge: Edge) -> Manifold:
         _Point(where(on_leg, end, corner2), jnp.where(on_leg, edge_feature, second)),
     )
     (points, reference_normal, reference1, reference2, number1, number2, first, on_leg, near) = (
-        computed_here(
+        fusion_barrier(
             (
                 points,
                 reference_normal,
@@ -138,7 +138,7 @@ def collide(pose: Pose, r: Rotation, edge: Edge) -> Manifold:
     back = Vector(-along.x, -along.y)
     points, crosses1 = _clipped(points, along, dot(along, reference1), number1, on_leg)
     points, crosses2 = _clipped(points, back, dot(back, reference2), number2, on_leg)
-    points, near = computed_here((points, near & crosses1 & crosses2))
+    points, near = fusion_barrier((points, near & crosses1 & crosses2))
 
     gaps = [dot(reference_normal, less(point.at, reference1)) for point in points]
     kept = [near & (gap <= SKIN) for gap in gaps]
@@ -202,7 +202,7 @@ def _clipped(
         + _LEG_IS_FACE * on_leg.astype(jnp.int32),
     )
     clipped = (where(inside1, left, right), where(inside1 & inside2, right, cut))
-    return computed_here((clipped, inside1 | inside2))
+    return fusion_barrier((clipped, inside1 | inside2))
 
 
 def _upward_normal(edge: Edge) -> Vector:

@@ -32,9 +32,7 @@ from fedhql.environments.lunar_lander.engines import LEFT, MAIN, RIGHT, Load, fi
 from fedhql.environments.lunar_lander.geometry import Array, Pose, Velocity, rotation
 from fedhql.environments.lunar_lander.joints import JointImpulses
 from fedhql.environments.lunar_lander.step import (
-    Leg,
     Outcome,
-    World,
     is_near_ground,
     stepped,
     stepped_in_flight,
@@ -48,6 +46,7 @@ from fedhql.environments.lunar_lander.terrain import (
     terrain,
 )
 from fedhql.environments.lunar_lander.touch import Touch
+from fedhql.environments.lunar_lander.world import Leg, World
 from fedhql.environments.twins import Numbers
 
 START_DRAWS = HEIGHT_DRAWS + 2 + 2 + 2  # heights, force, seed, wind and turbulence

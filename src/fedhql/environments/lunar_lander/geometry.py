@@ -136,7 +136,7 @@ def everywhere(condition: Array) -> Array:
     return jnp.all(condition) if condition.shape else condition
 
 
-def computed_here(values: Tree) -> Tree:
+def fusion_barrier(values: Tree) -> Tree:
     """Return `values`, and keep XLA on a CPU from computing them again for each use.
 
     XLA on a CPU fuses a number into every expression that uses it, without regard for the cost; a

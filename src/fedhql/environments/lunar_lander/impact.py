@@ -22,9 +22,9 @@ from fedhql.environments.lunar_lander.geometry import (
     Pose,
     Velocity,
     anywhere,
-    computed_here,
     everywhere,
     for_both,
+    fusion_barrier,
     rotation,
     where,
 )
@@ -95,7 +95,8 @@ class _Search(NamedTuple):
 def _moment(flight: Flight, edge: Edge) -> Array:
     def gap_at(moment: Array) -> Array:
         pose = _between(flight.start, flight.end, moment)
-        return separation(pose, computed_here(rotation(pose.angle)), LEG_CORNERS, LEG_NORMALS, edge)
+        r = fusion_barrier(rotation(pose.angle))
+        return separation(pose, r, LEG_CORNERS, LEG_NORMALS, edge)
 
     def search(s: _Search) -> _Search:
         """Bisect and interpolate in turns, as Box2D does."""
@@ -119,7 +120,7 @@ def _moment(flight: Flight, edge: Edge) -> Array:
 
     zero = jnp.zeros_like(edge.x1)
     one = jnp.ones_like(zero)
-    gap1, gap2 = computed_here((gap_at(zero), gap_at(one)))
+    gap1, gap2 = fusion_barrier((gap_at(zero), gap_at(one)))
     at_once = (gap1 > 0) & (gap1 < TARGET + TOLERANCE)
     later = (gap1 >= TARGET + TOLERANCE) & (gap2 <= TARGET - TOLERANCE)
     begun = _Search(jnp.zeros((), jnp.int32), zero, one, gap1, gap2, one, ~later)
@@ -130,7 +131,7 @@ def _moment(flight: Flight, edge: Edge) -> Array:
 def _impact(flight: Flight, heights: Heights, moment: Array, hit: Array) -> Flight:
     """Stop a leg that hits at its moment, and solve its contacts there."""
     moment = jnp.where(hit, moment, 0.0)
-    pose = computed_here(_between(flight.start, flight.end, moment))
+    pose = fusion_barrier(_between(flight.start, flight.end, moment))
     manifolds, touches, ground = updated(pose, heights, flight.touches, flight.ground)
     hit = hit & (touches[0].touching | touches[1].touching)
 
@@ -143,9 +144,9 @@ def _impact(flight: Flight, heights: Heights, moment: Array, hit: Array) -> Flig
         return (carry[0] < _POSITION_ITERATIONS) & ~everywhere(carry[2])
 
     pose = lax.while_loop(correcting, correct, (jnp.zeros((), jnp.int32), pose, ~hit))[1]
-    r = computed_here(rotation(pose.angle))
+    r = fusion_barrier(rotation(pose.angle))
     contacts = for_both(
-        lambda manifold: computed_here(prepared(moved(manifold, pose, r))), manifolds
+        lambda manifold: fusion_barrier(prepared(moved(manifold, pose, r))), manifolds
     )
 
     # Box2D does not warm-start here, and it forgets the impulses.

@@ -28,8 +28,8 @@ from fedhql.environments.lunar_lander.geometry import (
     Rotation,
     Vector,
     Velocity,
-    computed_here,
     cross,
+    fusion_barrier,
     rotation,
     turned,
 )
@@ -222,7 +222,7 @@ def corrected(sign: Array, limit: Array, hull: Pose, pose: Pose) -> tuple[Pose, 
     hull = hull._replace(angle=hull.angle - HULL_PER_INERTIA * torque)
     pose = pose._replace(angle=pose.angle + LEG_PER_INERTIA * torque)
 
-    hull_arm, leg_arm = _arms(sign, *computed_here((rotation(hull.angle), rotation(pose.angle))))
+    hull_arm, leg_arm = _arms(sign, *fusion_barrier((rotation(hull.angle), rotation(pose.angle))))
     x = pose.x + leg_arm.x - hull.x - hull_arm.x
     y = pose.y + leg_arm.y - hull.y - hull_arm.y
     fine = (x * x + y * y <= LINEAR_SLOP * LINEAR_SLOP) & (angular_error <= ANGULAR_SLOP)

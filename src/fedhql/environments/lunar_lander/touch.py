@@ -9,8 +9,8 @@ from fedhql.environments.lunar_lander.contacts import Manifold, collide
 from fedhql.environments.lunar_lander.geometry import (
     Array,
     Pose,
-    computed_here,
     for_both,
+    fusion_barrier,
     rotation,
 )
 from fedhql.environments.lunar_lander.terrain import Edge, Heights, edges_below
@@ -39,15 +39,15 @@ def updated(
     touches.
     """
     edges = edges_below(leg.x, heights)
-    r = computed_here(rotation(leg.angle))
+    r = fusion_barrier(rotation(leg.angle))
 
     def touch_of(edge: Edge, before: Touch) -> tuple[Manifold, Touch, Array, Array]:
-        manifold = computed_here(collide(leg, r, edge))
+        manifold = fusion_barrier(collide(leg, r, edge))
         is_same = edge.number == before.edge
         after = _remembered(manifold, edge.number, before, before.touching & is_same)
         begins = after.touching & ~(before.touching & is_same)
         ends = before.touching & ~(after.touching & is_same)
-        return computed_here((manifold, after, begins, ends))
+        return fusion_barrier((manifold, after, begins, ends))
 
     first, second = for_both(touch_of, edges, touches)
     begins, ends = first[2] | second[2], first[3] | second[3]

@@ -18,6 +18,7 @@ import pytest
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.kernels.updates import Update
 from fedhql.agents.dqn.optimisers import Optimiser
+from fedhql.agents.dqn.phases import phase_kernel, self_learn_by_kernel
 from tests.agents.dqn.kernels.cases import DEEP, INTERPRET, PHASE, RELU, TANH, Case
 
 SGD = replace(RELU, optimizer="sgd", gradient_steps=2, double=True, warm_up="policy")
@@ -38,7 +39,7 @@ def test_a_phase_equals_the_plain_program(name: str, interpret: bool) -> None:
     draws = case.draws(case.experience, PHASE)
     want = case.plain(case.learner, case.experience, draws, 2 * PHASE, steady=True)
 
-    by_kernel = partial(case.dqn.self_learn_by_kernel, interpret=interpret)
+    by_kernel = partial(self_learn_by_kernel, case.dqn, interpret=interpret)
     given = case.learner, case.experience, case.numbers, draws, jnp.int32(2 * PHASE)
     learner, experience = jax.jit(by_kernel)(*given)
     assert experience.replay[..., -1].any()  # some episode has ended at the goal
@@ -64,7 +65,7 @@ def test_a_phase_equals_the_plain_program(name: str, interpret: bool) -> None:
 )
 def test_other_settings_have_no_kernel(other: dict[str, Any]) -> None:
     config: DqnConfig = replace(RELU, **other)
-    assert Case((config,)).dqn.phase_kernel is None
+    assert phase_kernel(Case((config,)).dqn) is None
 
 
 def test_updates_know_the_keywords_of_adam() -> None:

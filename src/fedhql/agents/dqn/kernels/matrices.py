@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas import triton
 
 from fedhql.agents.dqn.kernels.programs import Reference
+from fedhql.environments import triton
 
 Array = jax.Array
 
@@ -46,12 +46,12 @@ class Memory:
         return self.reference.shape[0]
 
     def read(self, index: Array) -> Array:
-        return triton.load(self.reference.at[index + self._nothing()])
+        return triton.load(self.reference.at[index + self._opaque_zero()])
 
     def write(self, index: Array, values: Array) -> None:
-        triton.store(self.reference.at[index + self._nothing()], values)
+        triton.store(self.reference.at[index + self._opaque_zero()], values)
 
-    def _nothing(self) -> Array:
+    def _opaque_zero(self) -> Array:
         # A multiple of 16 lets Triton read 16 bytes at once.
         return ((self.clock + next(self._uses)) >> 30) * 16
 
@@ -67,7 +67,7 @@ class Matrix:
     transposed: bool = False  # the rows are the columns of what is in memory
 
     @property
-    def turned(self) -> "Matrix":
+    def transpose(self) -> "Matrix":
         return Matrix(self.memory, self.at, self.columns, self.rows, not self.transposed)
 
     def block(self, row: int | Array, rows: int, column: int | Array, columns: int) -> Array:

@@ -180,12 +180,12 @@ def backward(
     hidden, heads = network.layers(parameters)
     for number in reversed(range(len(hidden))):
         parts = [
-            _if_depth(network, numbers, depth, product(gradients[-1], head[0].turned, row, rows))
+            _if_depth(network, numbers, depth, product(gradients[-1], head[0].transpose, row, rows))
             for depth, head in zip(network.depths, heads, strict=True)
             if depth == number + 1
         ]
         if number + 1 < len(hidden):
-            parts.append(product(gradients[number + 1], hidden[number + 1][0].turned, row, rows))
+            parts.append(product(gradients[number + 1], hidden[number + 1][0].transpose, row, rows))
         outputs = activations[number + 1].block(row, rows, 0, activations[number + 1].columns)
         gradients[number].put(row, sum(parts[1:], parts[0]) * _slope(network, numbers, outputs))
         barrier()
@@ -221,7 +221,7 @@ def _layer_gradient(
     weights, biases_at = layer
 
     def block(row: int | Array, rows: int, _: None) -> None:
-        weights.put(row, share * product(inputs.turned, outputs, row, rows))
+        weights.put(row, share * product(inputs.transpose, outputs, row, rows))
 
     for_rows(weights.rows, block)
     if has_biases:

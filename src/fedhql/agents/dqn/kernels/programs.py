@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
+
+from fedhql.environments import triton
 
 Array = jax.Array
 Reference = Any  # to an array of one agent in the GPU's memory
@@ -21,29 +22,27 @@ _interpreting: ContextVar[bool] = ContextVar("_interpreting")  # while a program
 
 def for_each_agent(
     program: Callable[[Any, Any], None],
-    read: Any,
-    changed: Any,
+    inputs: Any,
+    state: Any,
     *,
-    interpret: bool = False,
     warps: int,
-    stages: int = 1,
-    precision: str = PRECISION,
+    interpret: bool = False,
 ) -> Any:
-    """Run `program(read, changed)` for each of L agents; return `changed` after it.
+    """Run `program(inputs, state)` for each of L agents; return `state` after it.
 
     Both are trees of arrays whose first axis is L. The program gets the same trees with references
-    to the agent's part of each array. It changes the arrays of `changed` in place. `interpret`
-    runs the program without a GPU, for tests.
+    to the agent's part of each array. It changes the arrays of `state` in place. `interpret` runs
+    the program without a GPU, for tests.
     """
-    given, given_tree = jax.tree.flatten(read)
-    after, after_tree = jax.tree.flatten(changed)
+    given, given_tree = jax.tree.flatten(inputs)
+    after, after_tree = jax.tree.flatten(state)
 
     def run(*references: Any) -> None:
         # The aliased inputs are skipped: they are the same memory as the outputs.
         outputs = references[len(given) + len(after) :]
         token = _interpreting.set(interpret)
         try:
-            with jax.default_matmul_precision("highest" if interpret else precision):
+            with jax.default_matmul_precision("highest" if interpret else PRECISION):
                 own = jax.tree.unflatten(given_tree, references[: len(given)])
                 program(own, jax.tree.unflatten(after_tree, outputs))
         finally:
@@ -56,7 +55,7 @@ def for_each_agent(
         out_specs=[_part(array) for array in after],
         out_shape=[jax.typeof(array) for array in after],
         input_output_aliases={len(given) + number: number for number in range(len(after))},
-        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=stages),
+        compiler_params=triton.compiler_params(warps),
         interpret=interpret,
         name=getattr(program, "__name__", "program").strip("_"),
     )
@@ -69,7 +68,7 @@ def barrier() -> None:
     Triton orders what threads read and write only inside its own operations.
     """
     if not _interpreting.get():  # the interpreter has one thread and does not know barriers
-        triton.debug_barrier()
+        triton.barrier()
 
 
 def _part(array: Array) -> pl.BlockSpec:
