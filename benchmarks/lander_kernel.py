@@ -1,6 +1,6 @@
 """A step of LunarLander as one GPU kernel: time of a launch, and the same results as plain XLA?
 
-    PYTHONPATH=src python benchmarks/lander_kernel.py [--lanes 150 1024 1500]      # needs a GPU
+    PYTHONPATH=.:src python benchmarks/lander_kernel.py [--lanes 150 1024 1500]      # needs a GPU
 
 Crafts fly at random or land by hand for 300 steps, with restarts, so that episodes are of all ages;
 then 200 steps are timed inside one program. The same crafts take one step by plain XLA on the CPU.
@@ -17,6 +17,7 @@ import numpy as np
 
 from fedhql.environments.lanes import TwinEpisodes, TwinLanes
 from fedhql.environments.lunar_lander.twin import lunar_lander
+from tests.environments.lunar_lander.policies import POLICIES
 
 STEPS, RUNS = 200, 3
 LANES = TwinLanes(lunar_lander())
@@ -26,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--lanes", type=int, nargs="*", default=[150, 1024, 1500, 8192])
     print(jax.devices()[0].device_kind)
-    for policy in ("random", "landing"):
+    for policy in POLICIES:
         for M in parser.parse_args().lanes:
             episodes = jax.jit(LANES.begin)(jnp.arange(M, dtype=jnp.uint32))
             began = time.perf_counter()
@@ -54,8 +55,8 @@ def play(episodes: TwinEpisodes, seed: jax.Array, policy: str) -> TwinEpisodes:
 
     def move(episodes: TwinEpisodes, key: jax.Array) -> tuple[TwinEpisodes, None]:
         acting, starting = jax.random.split(key)
-        random = jax.random.randint(acting, (M,), 0, 4)
-        actions_M = random if policy == "random" else landing(LANES.observe(episodes))
+        draws_M = jax.random.uniform(acting, (M,))
+        actions_M = POLICIES[policy](LANES.observe(episodes), draws_M)
         draws_MR = jax.random.uniform(starting, (M, LANES.start_draws))
         step = LANES.step_and_restart(episodes, actions_M.astype(jnp.int32), draws_MR, True)
         return step.episodes, None
@@ -83,17 +84,6 @@ def compare(episodes: TwinEpisodes) -> None:
         f"; {int((np.asarray(terminated) != np.asarray(by_kernel.terminated)).sum())} ends differ",
         flush=True,
     )
-
-
-def landing(seen_MD: jax.Array) -> jax.Array:
-    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
-    x, y, x_speed, y_speed, angle, spin, left, right = seen_MD.T
-    down = left + right > 0
-    lean = jnp.clip(0.5 * x + x_speed, -0.4, 0.4)
-    turn = jnp.where(down, 0, 0.5 * (lean - angle) - spin)
-    lift = jnp.where(down, -0.5 * y_speed, 0.5 * (0.5 * jnp.abs(x) - y - y_speed))
-    main = (lift > jnp.abs(turn)) & (lift > 0.05)
-    return jnp.where(main, 2, jnp.where(turn < -0.05, 3, jnp.where(turn > 0.05, 1, 0)))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import numpy as np
 from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.environments.lanes import Lanes, TwinLanes
 from fedhql.environments.lunar_lander.twin import lunar_lander
+from tests.environments.lunar_lander.policies import POLICIES
 
 STEPS, WARM_UP, RUNS = 200, 300, 3
 
@@ -29,7 +30,7 @@ STEPS, WARM_UP, RUNS = 200, 300, 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--lanes", type=int, nargs="*", default=[6, 32, 128])
-    parser.add_argument("--policies", nargs="*", default=["random", "landing"])
+    parser.add_argument("--policies", nargs="*", default=list(POLICIES))
     options = parser.parse_args()
     found: dict[str, Callable[[], Lanes]] = {
         "twin": lambda: TwinLanes(lunar_lander()),
@@ -56,9 +57,8 @@ def measured(lanes: Lanes, M: int, policy: str) -> tuple[float, float]:
     def play(episodes: Any, key: jax.Array, steps: int) -> Any:
         def move(episodes: Any, key: jax.Array) -> tuple[Any, None]:
             acting, starting = jax.random.split(key)
-            seen_MD = lanes.observe(episodes)
-            random = jax.random.randint(acting, (M,), 0, 4)
-            actions_M = random if policy == "random" else landing(seen_MD)
+            draws_M = jax.random.uniform(acting, (M,))
+            actions_M = POLICIES[policy](lanes.observe(episodes), draws_M)
             draws_MR = jax.random.uniform(starting, (M, lanes.start_draws))
             step = lanes.step_and_restart(episodes, actions_M.astype(jnp.int32), draws_MR, True)
             return step.episodes, None
@@ -87,12 +87,11 @@ def by_gymnasium(policy: str) -> float:
     env: Any = gym.make("LunarLander-v3", disable_env_checker=True)
     rng = np.random.default_rng(0)
     seen, _ = env.reset(seed=0)
-    act = jax.jit(landing)
     best = float("inf")
     for _ in range(RUNS):
         spent = 0.0
         for _ in range(15 * STEPS):
-            action = int(rng.integers(4) if policy == "random" else act(seen[None])[0])
+            action = int(POLICIES[policy](seen[None], rng.random(1))[0])
             began = time.process_time()
             seen, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
@@ -100,17 +99,6 @@ def by_gymnasium(policy: str) -> float:
             spent += time.process_time() - began
         best = min(best, spent)
     return 15 * STEPS / best
-
-
-def landing(seen_MD: jax.Array) -> jax.Array:
-    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
-    x, y, x_speed, y_speed, angle, spin, left, right = seen_MD.T
-    down = left + right > 0
-    lean = jnp.clip(0.5 * x + x_speed, -0.4, 0.4)
-    turn = jnp.where(down, 0, 0.5 * (lean - angle) - spin)
-    lift = jnp.where(down, -0.5 * y_speed, 0.5 * (0.5 * jnp.abs(x) - y - y_speed))
-    main = (lift > jnp.abs(turn)) & (lift > 0.05)
-    return jnp.where(main, 2, jnp.where(turn < -0.05, 3, jnp.where(turn > 0.05, 1, 0)))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,14 @@ from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.environments.envpool_lanes import SUPPORTED, EnvPoolLanes
 from fedhql.environments.lanes import Lanes
 from fedhql.errors import MissingExtra
+from tests.environments.lunar_lander.policies import (
+    POLICIES,
+    Policy,
+    hovering_policy,
+)
 
 (LANDER,) = SUPPORTED
 Floats = NDArray[Any]
-# (the module numpy or jax.numpy, states (M, 8), uniform draws (M,)) -> actions (M,)
-Policy = Callable[[Any, Any, Any], Any]
 
 ENVPOOL = ENVPOOL_ENVIRONMENTS[LANDER]
 needs_envpool = pytest.mark.skipif(
@@ -153,7 +156,7 @@ def test_only_ended_episodes_are_restarted() -> None:
 @pytest.mark.parametrize("episodes", [200, pytest.param(1000, marks=pytest.mark.slow, id="1000")])
 @pytest.mark.parametrize("policy", ["random", "landing"])
 def test_returns_and_lengths_are_distributed_like_gymnasiums(policy: str, episodes: int) -> None:
-    acts = {"random": _random, "landing": _landing}[policy]
+    acts = POLICIES[policy]
     ours, theirs = _envpool_episodes(acts, episodes), _gymnasium_episodes(acts, episodes)
     # There are four tests: returns and lengths under two policies. If both environments are the
     # same, one of the four fails with a probability of 1 %, and one of the four means with 0.2 %.
@@ -167,7 +170,7 @@ def test_returns_and_lengths_are_distributed_like_gymnasiums(policy: str, episod
 
 @needs_envpool
 def test_a_truncated_episode_ends_at_gymnasiums_limit_without_terminating() -> None:
-    _, lengths, terminated = _envpool_episodes(_hovering, 5)
+    _, lengths, terminated = _envpool_episodes(hovering_policy, 5)
     assert lengths.tolist() == [gym.spec(LANDER).max_episode_steps] * 5
     assert not terminated.any()
 
@@ -224,7 +227,7 @@ def _envpool_episodes(policy: Policy, episodes: int) -> tuple[Floats, Floats, Fl
         now, running, returns, lengths, terminated, key = carry
         key, drawing = jax.random.split(key)
         draws = jax.random.uniform(drawing, (episodes,))
-        step = lanes.step(now, policy(jnp, lanes.observe(now), draws), running)
+        step = lanes.step(now, policy(lanes.observe(now), draws), running)
         returns = returns + jnp.where(running, step.rewards, 0)
         terminated = terminated | (running & step.terminated)
         still = running & ~step.ended
@@ -246,42 +249,12 @@ def _gymnasium_episodes(policy: Policy, episodes: int) -> tuple[Floats, Floats]:
         states = batch.reset(range(first, first + at_once))
         while len(batch.running):
             rows = first + batch.running
-            states, rewards, _, ended = batch.step(policy(np, states, rng.random(len(rows))))
+            states, rewards, _, ended = batch.step(policy(states, rng.random(len(rows))))
             returns[rows] += rewards
             lengths[rows] += 1
             states = states[~ended]
     batch.close()
     return returns, lengths
-
-
-def _random(xp: Any, seen: Any, draws: Any) -> Any:
-    return (4 * draws).astype(int)
-
-
-def _landing(xp: Any, seen: Any, draws: Any) -> Any:
-    """Sink towards the pad, more slowly near the ground; brake when a leg is down."""
-    x, y, _, y_speed, _, _, left, right = seen.T
-    down = left + right > 0
-    turn = xp.where(down, 0, _turn(xp, seen))
-    lift = xp.where(down, -0.5 * y_speed, 0.5 * (0.5 * xp.abs(x) - y - y_speed))
-    return _fire(xp, turn, lift)
-
-
-def _hovering(xp: Any, seen: Any, draws: Any) -> Any:
-    return _fire(xp, _turn(xp, seen), 0.5 * (1 - seen[:, 1] - seen[:, 3]))
-
-
-def _turn(xp: Any, seen: Any) -> Any:
-    """Return how hard to turn left: lean against position and drift, and damp the spin."""
-    x, _, x_speed, _, angle, spin, _, _ = seen.T
-    lean = xp.clip(0.5 * x + x_speed, -0.4, 0.4)
-    return 0.5 * (lean - angle) - spin
-
-
-def _fire(xp: Any, turn: Any, lift: Any) -> Any:
-    """Return the engine for the larger of turn and lift, or 0 if both are too small."""
-    main = (lift > xp.abs(turn)) & (lift > 0.05)
-    return xp.where(main, 2, xp.where(turn < -0.05, 3, xp.where(turn > 0.05, 1, 0)))
 
 
 def _nearness(seen: Floats) -> Floats:

@@ -1,6 +1,7 @@
 """Play many episodes with Gymnasium and with the twin, and compare how they are distributed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from fedhql.agents.dqn.network import Network
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.lunar_lander.twin import lunar_lander
 from fedhql.environments.twin_batch import TwinBatch
-from tests.environments.lunar_lander.box2d import Policy, landing_policy, random_policy
+from tests.environments.lunar_lander.policies import Policy, landing_policy, random_policy
 
 Floats = NDArray[Any]
 OUTCOMES = ("crashed", "flew out", "landed", "truncated")
@@ -72,7 +73,7 @@ def policies() -> dict[str, Callable[[], Policy]]:
         "random": lambda: random_policy,
         "landing": lambda: landing_policy,
         "trained": trained_policy,
-        **{f"always {action}": lambda a=action: constant_policy(a) for action in range(4)},  # type: ignore[misc]
+        **{f"always {action}": partial(constant_policy, action) for action in range(4)},
     }
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from fedhql.environments.lunar_lander import episode
 from fedhql.environments.lunar_lander.episode import START_DRAWS, Options
-from tests.environments.lunar_lander.box2d import CALM, Pairs, landing_policy, random_policy
+from tests.environments.lunar_lander.box2d import CALM, Pairs
+from tests.environments.lunar_lander.policies import landing_policy, random_policy
 
 M = 24
 # The largest error of the median step and of 95 % of the steps, for poses and for velocities. A
