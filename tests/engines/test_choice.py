@@ -10,7 +10,7 @@ from fedhql.engines.choice import choose_engine
 from fedhql.engines.compiled_engine import CompiledEngine
 from fedhql.environments import compiled
 from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
-from fedhql.errors import MissingExtra, SettingsError
+from fedhql.errors import EnvironmentRefused, MissingExtra, SettingsError
 from fedhql.running.local_executor import agents_here
 from fedhql.settings.experiment import read_settings, with_backbone
 from fedhql.settings.sections import ExperimentSettings
@@ -65,6 +65,27 @@ def test_auto_chooses_messages_where_nothing_can_be_compiled(
     assert bool(re.search(why + ".*more slowly", caplog.text)) == warned
     with pytest.raises(SettingsError, match=why):
         choose_engine(impossible, "compiled")
+
+
+@pytest.mark.parametrize("engine", ["auto", "compiled", "messages"])
+@pytest.mark.parametrize(
+    ("env_id", "implementation"), [("CartPole-v1", "envpool"), ("FrozenLake-v1", "twin")]
+)
+def test_an_implementation_that_an_environment_lacks_is_refused(
+    env_id: str, implementation: str, engine: str
+) -> None:
+    lacks = settings(env_id, [f"environment.implementation={implementation}"])
+    message = f"implementation = '{implementation}': {env_id} has none; allowed: 'auto'"
+    with pytest.raises(EnvironmentRefused, match=message):
+        choose_engine(lacks, engine)
+
+
+def test_the_compiled_engine_names_the_options_that_its_environments_take() -> None:
+    continuous = settings("LunarLander-v3", ["environment.options.continuous=true"])
+    with pytest.raises(
+        SettingsError, match=r"Acrobot-v1 \(without options\), LunarLander-v3 \(with gra"
+    ):
+        choose_engine(continuous, "compiled")
 
 
 def test_a_missing_envpool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

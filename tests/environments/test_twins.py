@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -129,9 +130,32 @@ def test_lunar_lander_is_a_twin_on_a_gpu_and_where_the_settings_say_so(
     assert found.twin is lunar_lander()
     assert compiled.resolved(lander, {}, "auto") == "twin"
     assert find_twin(lander) is None  # for single episodes Gymnasium is faster
-    assert find_compiled(lander, windy, "envpool") is None
     assert find_compiled(lander, {"continuous": True}) is None
     assert compiled.resolved(lander, {"continuous": True}, "auto") == "gymnasium"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "implementation", "allowed"),
+    [
+        ("CartPole-v1", {}, "envpool", "'auto', 'twin', 'gymnasium'"),
+        ("CartPole-v1", {"sutton_barto_reward": True}, "twin", "'auto', 'gymnasium'"),
+        ("FrozenLake-v1", {}, "twin", "'auto', 'gymnasium'"),
+        ("LunarLander-v3", {"enable_wind": True}, "envpool", "'auto', 'twin', 'gymnasium'"),
+        ("LunarLander-v3", {"continuous": True}, "twin", "'auto', 'gymnasium'"),
+    ],
+)
+def test_an_implementation_that_an_environment_lacks_is_refused(
+    env_id: str, options: dict[str, Any], implementation: str, allowed: str
+) -> None:
+    message = f"implementation = '{implementation}': {env_id}.* has none; allowed: {allowed}, or"
+    for find in (find_compiled, find_twin):
+        with pytest.raises(EnvironmentRefused, match=message):
+            find(env_id, options, implementation)
+
+
+def test_a_twin_whose_start_takes_no_draws_is_refused() -> None:
+    with pytest.raises(EnvironmentRefused, match="start_draws = 0; allowed: 1 or more"):
+        replace(TWINS["CartPole-v1"], start_draws=0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fedhql.engines.compiled_engine import CompiledEngine
 from fedhql.engines.engine import Engine
 from fedhql.engines.message_engine import MessageEngine
+from fedhql.environments.compiled import require_implementation
 from fedhql.errors import FedHQLError, SettingsError
 from fedhql.settings.sections import ExperimentSettings
 
@@ -27,6 +28,8 @@ def choose_engine(settings: ExperimentSettings, wanted: str) -> str:
 
     Raise the reason if the wanted engine cannot run it, or if no engine can.
     """
+    environment = settings.environment
+    require_implementation(environment.id, environment.options, environment.implementation)
     names = list(ENGINES) if wanted == AUTO else [wanted]
     reasons: list[FedHQLError] = []
     for name in names:

@@ -11,7 +11,7 @@ from fedhql.engines.engine import DeviceFacts, Recording
 from fedhql.engines.grid_plan import forget_unless_begun, plan_grids, replay_bytes
 from fedhql.engines.jax_setup import prepare_jax
 from fedhql.engines.work import Agents, Executor, Send, Work
-from fedhql.environments.compiled import COMPILED_ENVIRONMENTS, GYMNASIUM, SETTING
+from fedhql.environments.compiled import COMPILED_ENVIRONMENTS, GYMNASIUM, SETTING, twin_options
 from fedhql.errors import (
     DeviceError,
     EnvironmentRefused,
@@ -54,7 +54,7 @@ class CompiledEngine:
             options = f" with options {environment.options}" if environment.options else ""
             return SettingsError(
                 f"--engine compiled has no {environment.id}{options}; it has "
-                f"{', '.join(COMPILED_ENVIRONMENTS)} with their defaults, and your own with "
+                f"{', '.join(map(_with_options, COMPILED_ENVIRONMENTS))}, and your own with "
                 "environment.implementation = 'package.module:factory'"
             )
         if compiled.extra is not None and not compiled.is_installed:
@@ -112,6 +112,11 @@ class CompiledEngine:
             )
             for cells, home in grids
         ]
+
+
+def _with_options(env_id: str) -> str:
+    names = twin_options(env_id)
+    return f"{env_id} (with {', '.join(names)})" if names else f"{env_id} (without options)"
 
 
 def _finish(

@@ -65,9 +65,9 @@ def _lunar_lander(**options: Any) -> CompiledEnvironment:
     return _of_twin(lunar_lander(**options), most_lanes_on_a_core=128)
 
 
-def _takes_options(env_id: str, options: Mapping[str, Any]) -> bool:
-    known = inspect.signature(lunar_lander).parameters
-    return env_id == "LunarLander-v3" and options.keys() <= known.keys()
+def twin_options(env_id: str) -> list[str]:
+    """Return the names of the options that an environment's twin takes."""
+    return list(inspect.signature(lunar_lander).parameters) if env_id == "LunarLander-v3" else []
 
 
 def _envpool_lunar_lander() -> "Lanes":
@@ -95,6 +95,7 @@ def find_compiled(
 
     `implementation` is one of IMPLEMENTATIONS, or the "package.module:factory" of a user's own
     twin, which is called with the options. Of the built-in twins only LunarLander's takes options.
+    Raise EnvironmentRefused if the environment has no such implementation.
     """
     if is_plugin(implementation):
         try:
@@ -104,14 +105,39 @@ def find_compiled(
         return _users_own(implementation, written)
     if implementation == GYMNASIUM:
         return None
-    if implementation == ENVPOOL:
-        return None if options else ENVPOOL_ENVIRONMENTS.get(env_id)
-    if options:
-        return _lunar_lander(**options) if _takes_options(env_id, options) else None
+    require_implementation(env_id, options, implementation)
+    found = _built_in(env_id, options)
+    if implementation != AUTO:
+        return found[implementation]
     # A costly twin takes minutes to compile on a CPU and is slower than EnvPool there.
-    if implementation == AUTO and env_id in ENVPOOL_ENVIRONMENTS and not can_use_gpu():
-        return ENVPOOL_ENVIRONMENTS[env_id]
-    return COMPILED_ENVIRONMENTS.get(env_id)
+    if ENVPOOL in found and not can_use_gpu():
+        return found[ENVPOOL]
+    return found.get(TWIN)
+
+
+def require_implementation(
+    env_id: str, options: Mapping[str, Any] | None, implementation: str
+) -> None:
+    """Raise EnvironmentRefused if the environment has no such built-in implementation."""
+    if implementation in (AUTO, GYMNASIUM) or is_plugin(implementation):
+        return
+    found = _built_in(env_id, options)
+    if implementation not in found:
+        with_options = f" with environment.options {dict(options)}" if options else ""
+        allowed = ", ".join(map(repr, (AUTO, *found, GYMNASIUM)))
+        raise EnvironmentRefused(
+            f"{SETTING} = {implementation!r}: {env_id}{with_options} has none; allowed: {allowed}, "
+            "or your own as 'package.module:factory'"
+        )
+
+
+def _built_in(env_id: str, options: Mapping[str, Any] | None) -> dict[str, CompiledEnvironment]:
+    """Return the records of an environment with these options, by implementation."""
+    if options:
+        takes = options.keys() <= set(twin_options(env_id))
+        return {TWIN: _lunar_lander(**options)} if takes else {}
+    by_name = {TWIN: COMPILED_ENVIRONMENTS, ENVPOOL: ENVPOOL_ENVIRONMENTS}
+    return {name: records[env_id] for name, records in by_name.items() if env_id in records}
 
 
 def resolved(env_id: str, options: Mapping[str, Any], implementation: str) -> str:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from math import pi
 from typing import Any
 
+from fedhql.errors import EnvironmentRefused
+
 Array = Any  # a NumPy or JAX array; results have the same type
 Numbers = tuple[Array, ...]  # arrays of the same shape
 
@@ -34,6 +36,13 @@ class Twin:
     observe: Callable[[Numbers], Numbers]
     is_costly: bool = False  # whether a start or a step is very many operations
     in_kernels: bool = False  # whether Triton compiles the functions inside a DQN's kernel
+
+    def __post_init__(self) -> None:
+        if self.start_draws < 1:
+            raise EnvironmentRefused(
+                f"a Twin has start_draws = {self.start_draws}; allowed: 1 or more, because `start` "
+                "takes the number of episodes from its draws"
+            )
 
 
 def _between(low: float, high: float) -> Callable[[Numbers], Numbers]:
