@@ -51,6 +51,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
         query_batch=jnp.full(F, federation["query_batch"]),
         rule=jnp.zeros(F, dtype=int),
         carry_over=jnp.zeros(F, dtype=bool),
+        public=jnp.zeros(F, dtype=bool),
         attack=jnp.zeros(F, dtype=int),
         attackers=jnp.zeros(F, dtype=int),
     )

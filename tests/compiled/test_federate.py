@@ -55,6 +55,7 @@ ARM: Arm = {
     "query_batch": 4,
     "rule": 0,
     "carry_over": False,
+    "public": False,
     "attack": 0,
     "attackers": 0,
 }

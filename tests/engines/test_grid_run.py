@@ -21,6 +21,7 @@ from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.errors import NoUsableAnswers
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import CONTROLS
 from fedhql.storage.records import EvaluationRow, FederationRow, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
 
@@ -46,8 +47,9 @@ exploration_final_eps = 0.2
     "hidden=[8]", "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
     "target_update_interval=15",
 )])  # fmt: skip
+PUBLIC = CONTROLS["public-states"]
 # Federated lanes pay for the server, so they have fewer own steps and end before the last lane.
-CELLS = [Cell("fedhql", 0), Cell("exploration=3", 0), Cell("independent", 0)]
+CELLS = [Cell(arm, 0) for arm in ("fedhql", "exploration=3", PUBLIC, "independent")]
 RECORDS = ("evaluations.csv", "federation.csv")
 
 
@@ -269,6 +271,14 @@ def test_a_grid_can_have_no_federated_lane(tmp_path: Path) -> None:
     for cell in cells:
         rows = read_rows(directory.cell(cell) / "evaluations.csv", EvaluationRow)
         assert [row.own_env_steps for row in rows[::2]] == [40, 80, 120, 120, 130]
+
+
+def test_public_states_are_paid_for_once(compiled: Path) -> None:
+    path = RunDirectory(compiled).cell(Cell(PUBLIC, 0)) / "federation.csv"
+    first, *later = read_rows(path, FederationRow)
+    assert first.round_server_env_steps == first.server_env_steps > 0
+    assert {row.round_server_env_steps for row in later} == {0}
+    assert len({row.server_env_steps for row in (first, *later)}) == 1
 
 
 def test_every_arm_has_the_same_number_of_evaluations(compiled: Path) -> None:

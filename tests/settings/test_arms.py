@@ -4,7 +4,7 @@ from fedhql.errors import SettingsError
 from fedhql.settings.arms import federates, require_arm, settings_of_arm
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
-from fedhql.storage.arm_names import label, order
+from fedhql.storage.arm_names import CONTROLS, label, order
 
 TEXT = """
 [environment]
@@ -188,3 +188,16 @@ def test_equal_numbers_give_the_same_name() -> None:
         "exploration=2.5,learning_rate=0.1"
     )
     assert require_arm(SETTINGS, "exploration=3,rule=median-mad") == "rule=median-mad,exploration=3"
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_arm_is_known_by_its_name(name: str) -> None:
+    arm = require_arm(SETTINGS, name)
+    assert arm == CONTROLS[name]
+    assert label(arm) == name
+    assert settings_of_arm(SETTINGS, arm).federation.learning_rate == 0
+
+
+def test_public_states_have_no_transitions_to_learn_from() -> None:
+    with pytest.raises(SettingsError, match=r"'public' .*allowed: with .*learning_rate = 0"):
+        require_arm(SETTINGS, "server_environments=public")

@@ -51,7 +51,7 @@ def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
             r"federation.exploration: -1 is wrong; allowed: a number >= 0",
         ),
         ("federation.exploration=nan", r"federation.exploration"),
-        ("federation.learning_rate=2", r"federation.learning_rate: 2 is wrong; .* > 0 and <= 1"),
+        ("federation.learning_rate=2", r"federation.learning_rate: 2 is wrong; .* >= 0 and <= 1"),
         (
             "federation.horizon_steps=1.5",
             r"federation.horizon_steps: 1.5 is wrong; .*whole number > 0",

@@ -177,7 +177,7 @@ class Grid:
             self._numbers,
             self._arms,
             episodes,
-            jnp.asarray(np.minimum(affordable_F, 2**31 - 1), dtype=jnp.int32),
+            jnp.asarray(np.minimum(affordable_F, np.iinfo(np.int32).max), dtype=jnp.int32),
         )
         if self._server.carry_over:
             episodes, open_M = after

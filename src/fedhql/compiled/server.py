@@ -18,7 +18,14 @@ from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
 from fedhql.federation.rules import rule_named, rule_spec
-from fedhql.federation.step import StepTargets, broadcast_rows, choose, step_targets, step_weights
+from fedhql.federation.step import (
+    StepTargets,
+    broadcast_rows,
+    choose,
+    public_actions,
+    step_targets,
+    step_weights,
+)
 
 Array = jax.Array
 
@@ -32,6 +39,7 @@ class ArmNumbers(NamedTuple):
     query_batch: Array
     rule: Array  # index into the server's rules
     carry_over: Array  # whether unfinished episodes continue in the next round
+    public: Array  # whether every round asks about the same states
     attack: Array  # the number of the attack
     attackers: Array
 
@@ -153,7 +161,9 @@ class Server:
             q_FNBA, usable_FN, weights_FN, arms
         )
 
-        taken = self.lanes.step(episodes, actions_FB.ravel(), running_FB.ravel())
+        public_B = public_actions(jnp.arange(B), number, q_FNBA.shape[3])
+        acted_FB = jnp.where(arms.public[:, None], public_B, actions_FB)
+        taken = self.lanes.step(episodes, acted_FB.ravel(), running_FB.ravel())
         rewards_FB, terminated_FB, ended_FB = (
             x.reshape(F, B) for x in (taken.rewards, taken.terminated, taken.ended)
         )

@@ -114,8 +114,14 @@ class CellRecords:
         return np.stack([seeds_for(self.cell.seed, *of, count=episodes) for of in streams])
 
     def server_seeds(self) -> NDArray[np.uint32]:
-        batch = self.settings.federation.query_batch
-        return seeds_for(self.cell.seed, Stream.SERVER, self.round, count=batch)
+        federation = self.settings.federation
+        number = 0 if federation.public else self.round  # public states are always the same
+        return seeds_for(self.cell.seed, Stream.SERVER, number, count=federation.query_batch)
+
+    @property
+    def next_round_is_free(self) -> bool:
+        """Return whether the states of the next round are paid for."""
+        return self.settings.federation.public and self.budget.server_env_steps > 0
 
     def self_learned(self, env_steps: int) -> None:
         self.budget = self.budget.after_self_learning(env_steps)
@@ -168,6 +174,7 @@ class CellRecords:
         ]
 
     def federated(self, budget: Budget, figures: RoundFigures) -> None:
+        charged = budget.server_env_steps - self.budget.server_env_steps
         self.budget = budget
         row = FederationRow(
             arm=self.cell.arm,
@@ -175,7 +182,7 @@ class CellRecords:
             round=self.round,
             own_env_steps=budget.own_env_steps,
             server_env_steps=budget.server_env_steps,
-            round_server_env_steps=figures.server_env_steps,
+            round_server_env_steps=charged,
             spread=figures.spread,
             td_error=figures.td_error,
             loss=figures.loss,

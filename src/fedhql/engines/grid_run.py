@@ -32,6 +32,7 @@ from fedhql.storage.files import locked, whole_directory
 from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
 
+MOST_STEPS = 2**31 - 1
 Policy = tuple[Network, NDArray[np.float32]]
 
 
@@ -185,8 +186,12 @@ class _GridRun:
         remaining = [records.budget.remaining_env_steps for records in records_F]
         affordable_F = np.array(
             [
-                left if lane in running and len(records_F[lane].server_seeds()) <= left else 0
-                for lane, left in enumerate(remaining)
+                0
+                if lane not in running or len(records.server_seeds()) > left
+                else MOST_STEPS
+                if records.next_round_is_free
+                else left
+                for lane, (records, left) in enumerate(zip(records_F, remaining, strict=True))
             ]
         )
         if not affordable_F.any():
@@ -206,8 +211,8 @@ class _GridRun:
             if unanswered_F[lane]:
                 raise no_usable_answers(dict.fromkeys(records.names, NOT_FINITE), cell=cell)
             figures = RoundFigures.of_sums(sums[lane], int(steps_F[lane]), int(refused_N.sum()))
-            budget = records.budget.after_server_steps(figures.server_env_steps)
-            records.federated(budget, figures)
+            cost = 0 if records.next_round_is_free else figures.server_env_steps
+            records.federated(records.budget.after_server_steps(cost), figures)
 
     def _finish(self, lanes: Sequence[int]) -> None:
         for lane in lanes:
@@ -271,6 +276,7 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         query_batch=numbers("query_batch", "i"),
         rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),
         carry_over=numbers("carry_over", "?"),
+        public=numbers("public", "?"),
         attack=jnp.array(attacks, dtype="i"),
         attackers=jnp.array([of_arm.attack.attackers for of_arm in federated], dtype="i"),
     )

@@ -14,7 +14,13 @@ from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
 from fedhql.federation.figures import RoundFigures, count_refused, no_usable_answers
 from fedhql.federation.reading import FromSums, FromValues, Reading
 from fedhql.federation.rules import Rule
-from fedhql.federation.step import broadcast_rows, choose, step_targets, step_weights
+from fedhql.federation.step import (
+    broadcast_rows,
+    choose,
+    public_actions,
+    step_targets,
+    step_weights,
+)
 
 Weights = Mapping[str, float]  # by agent name; empty unless the rule is weighted
 
@@ -70,9 +76,14 @@ class FederationServer:
         discount: float,
         carry_over: bool = False,
         all_actions: bool = False,
+        public: bool = False,
         cell: str = "",
     ) -> None:
-        """Federate by `rule`; `cell` names the run in warnings and errors."""
+        """Federate by `rule`; `cell` names the run in warnings and errors.
+
+        With `public`, every round asks about the same states: the server acts by
+        `public_actions`, and pays for the states in the first round only.
+        """
         self._cohort = cohort
         self._environments = environments
         self._rule = rule
@@ -81,6 +92,7 @@ class FederationServer:
         self._discount = discount
         self._carry_over = carry_over
         self._all_actions = all_actions
+        self._public = public
         self._cell = cell
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
@@ -99,6 +111,7 @@ class FederationServer:
         the states of that moment.
         """
         progress = going_on or RoundProgress()
+        is_free = self._public and budget.server_env_steps > 0
         if going_on is not None:
             states = self._environments.states()
         else:
@@ -106,10 +119,11 @@ class FederationServer:
             states = begin(seeds)
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
-            if not 0 < count <= budget.remaining_env_steps:
+            cost = 0 if is_free else count
+            if count == 0 or cost > budget.remaining_env_steps:
                 break
-            budget = budget.after_server_steps(count)
-            states, step_sums, weights = self._step(states, progress.weights)
+            budget = budget.after_server_steps(cost)
+            states, step_sums, weights = self._step(states, progress)
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
@@ -121,16 +135,21 @@ class FederationServer:
         return budget, progress.figures()
 
     def _step(
-        self, states: States, weights: Weights
+        self, states: States, before: RoundProgress
     ) -> tuple[States, NDArray[np.float64], Weights]:
         """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        `weights` are those of the previous step. Return the next states of environments that still
-        run, the sums of the figures, and the weights of this step.
+        `before` is the progress so far. Return the next states of environments that still run, the
+        sums of the figures, and the weights of this step.
         """
         now = self._query(states)
-        actions = choose(self._read(now, weights))
-        next_states, rewards, terminated, ended = self._environments.step(actions)
+        reading = self._read(now, before.weights)
+        actions = choose(reading)
+        taken = actions
+        if self._public:
+            A = reading.centre().shape[1]
+            taken = public_actions(self._environments.running, before.steps, A)
+        next_states, rewards, terminated, ended = self._environments.step(taken)
         asked = ~terminated  # agents are not asked about a terminal state
         then = self._query(next_states[asked]) if asked.any() else None
 

@@ -7,11 +7,15 @@ Shape letters: N agents, B states, A actions, R broadcast rows.
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedhql.federation.pooling import bellman_weights
 from fedhql.federation.reading import Reading, at_actions
-from fedhql.federation.td import all_action_targets, fed_td
+from fedhql.federation.td import all_action_targets, fed_td, td_error
 
 Array = Any  # a NumPy or JAX array
+# A prime length, so that any stride visits every entry.
+RANDOM_NUMBERS = np.random.default_rng(0).integers(2**16, size=4099)
 
 
 class StepTargets(NamedTuple):
@@ -44,14 +48,9 @@ def step_targets(
     `next_centre_BA` is the centre at the next states; rows that terminated may hold anything.
     """
     q_selected_B, spread_B = now.chosen(actions)
-    exact_B = fed_td(
-        q_selected_B,
-        rewards,
-        next_centre_BA,
-        terminated,
-        learning_rate=learning_rate,
-        discount=discount,
-    )
+    transitions = q_selected_B, rewards, next_centre_BA, terminated
+    exact_B = fed_td(*transitions, learning_rate=learning_rate, discount=discount)
+    error_B = abs(td_error(*transitions, discount=discount))
     float32 = exact_B.__array_namespace__().float32
     targets = targets_B = exact_B.astype(float32)
     if all_actions:
@@ -59,7 +58,16 @@ def step_targets(
         loss_B = now.loss(targets)
     else:
         loss_B = now.loss(targets, actions)
-    return StepTargets(targets, spread_B, abs(targets_B - q_selected_B) / learning_rate, loss_B)
+    return StepTargets(targets, spread_B, error_B, loss_B)
+
+
+def public_actions(rows_B: Array, number: Any, A: int) -> Array:
+    """Return the actions that lead to the public states: random, and the same in every round.
+
+    The row of the environment and the number of the server step determine an action.
+    """
+    xp = rows_B.__array_namespace__()
+    return xp.asarray(RANDOM_NUMBERS)[(2027 * rows_B + 1741 * number) % len(RANDOM_NUMBERS)] % A
 
 
 def step_weights(

@@ -10,7 +10,7 @@ from fedhql.plugins import is_plugin
 from fedhql.settings.contradictions import contradiction, wrong_for
 from fedhql.settings.explain import explain
 from fedhql.settings.sections import ExperimentSettings, FederationSettings
-from fedhql.storage.arm_names import ATTACK, FEDHQL, INDEPENDENT, changes
+from fedhql.storage.arm_names import ATTACK, CONTROLS, FEDHQL, INDEPENDENT, changes
 
 KEYS = tuple(key for key in FederationSettings.model_fields if not key.startswith("secure_"))
 # The key in an arm's name -> the key in [attack].
@@ -20,6 +20,7 @@ Section = TypeVar("Section", bound=BaseModel)
 
 def require_arm(settings: ExperimentSettings, arm: str) -> str:
     """Return the arm's name as file names spell it. Raise SettingsError if it is not an arm."""
+    arm = CONTROLS.get(arm, arm)
     of_arm, changed = settings_of_arm(settings, arm), changes(arm)
     values = {key: getattr(of_arm.federation, key) for key in KEYS}
     values |= {key: getattr(of_arm.attack, name) for key, name in ATTACK_KEYS.items()}
@@ -38,7 +39,8 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     if unknown := [key for key, value in changed.items() if key not in keys or not value]:
         raise SettingsError(
             f"--arm {arm}: {unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
-            f"{INDEPENDENT}, {FEDHQL}, or KEY=VALUE[,KEY=VALUE] with the keys {', '.join(keys)}"
+            f"{', '.join((INDEPENDENT, FEDHQL, *CONTROLS))}, or KEY=VALUE[,KEY=VALUE] with the "
+            f"keys {', '.join(keys)}"
         )
     if len(changed) < arm.count(",") + 1:
         raise SettingsError(f"--arm {arm}: a key is given twice; allowed: each key once")

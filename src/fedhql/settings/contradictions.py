@@ -14,6 +14,11 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.secure_aggregation with rule = {rule!r}, which needs every agent's own "
             f"values; allowed: {', '.join(map(repr, from_sums))}"
         )
+    if federation.public and federation.learning_rate:
+        return (
+            "federation.server_environments = 'public' has no transitions to learn from; allowed: "
+            f"with federation.learning_rate = 0, not {federation.learning_rate:g}"
+        )
     for key in dict.fromkeys(key for each in RULES.values() for key in each.numbers):
         value = getattr(federation, key)
         if key in spec.numbers and value is None:

@@ -88,16 +88,19 @@ class FederationSettings(_Section):
     """Send targets for the chosen action of each state, or for all actions.
 
     The target of an action that was not chosen is the centre of the agents' values."""
-    learning_rate: float = Field(0.05, gt=0, le=1)
-    """α_s, the learning rate of FedTD."""
+    learning_rate: float = Field(0.05, ge=0, le=1)
+    """α_s, the learning rate of FedTD. With 0 the targets are the centre of the agents' values."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
     """B, the number of the server's parallel environments."""
     self_learning_env_steps: PositiveInt = 5_000
     """K, an agent's env steps between two federation rounds."""
-    server_environments: Literal["reset", "carry-over"] = "reset"
-    """At the start of a round, reset all environments, or only those whose episode has ended."""
+    server_environments: Literal["reset", "carry-over", "public"] = "reset"
+    """At the start of a round, reset all environments, or only those whose episode has ended.
+
+    "public": the first round collects states with random actions; every round asks about them, and
+    the later ones cost no env steps. It needs learning_rate = 0."""
     secure_aggregation: bool = False
     """Let the server see only sums over agents."""
     secure_value_bound: float = Field(1e6, gt=0, le=1e30)
@@ -106,6 +109,10 @@ class FederationSettings(_Section):
     @property
     def carry_over(self) -> bool:
         return self.server_environments == "carry-over"
+
+    @property
+    def public(self) -> bool:
+        return self.server_environments == "public"
 
     @property
     def all_actions(self) -> bool:

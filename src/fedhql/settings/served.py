@@ -43,6 +43,11 @@ def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSett
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is listed twice; allowed: each name once")
+    if settings.federation.public:
+        raise SettingsError(
+            "federation.server_environments = 'public' is a control for experiments; allowed for a "
+            "service: 'reset', 'carry-over'"
+        )
     N = len(service.members)
     if wrong := _secure_limit(settings) or wrong_secure(settings.federation, N, "service.members"):
         raise SettingsError(wrong)

@@ -9,6 +9,12 @@ import math
 
 INDEPENDENT, FEDHQL = "independent", "fedhql"
 ATTACK = ("attack", "attackers")  # the keys of an attack in the name of an arm
+# Control arms by name. Averaging distils the agents' centre where the server goes; public states
+# distil it at fixed states, without an environment of the server's.
+CONTROLS = {
+    "averaging": "learning_rate=0",
+    "public-states": "learning_rate=0,server_environments=public",
+}
 SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
 
 
@@ -44,4 +50,7 @@ def _number_or_word(value: str) -> tuple[float, str]:
 def label(arm: str) -> str:
     if not (changed := changes(arm)):
         return "FedHQL" if arm == FEDHQL else arm
+    for name, control in CONTROLS.items():
+        if changed == changes(control):
+            return name
     return ", ".join(f"{SYMBOLS.get(key, key)} = {value}" for key, value in changed.items())
