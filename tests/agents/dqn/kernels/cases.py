@@ -1,7 +1,6 @@
 """Small populations for which a kernel has to equal the plain program."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,22 +50,16 @@ class Case:
         self.numbers: Numbers = numbers_of(configs, discount=DISCOUNT, budget_env_steps=100)
         seeds = np.arange(len(configs), dtype=np.uint32)
         learner, experience = self.dqn.initialise(seeds, networks)
-        first = self.plain(learner, experience, self.draws(experience, 0), PHASE, steady=False)
+        self._self_learn = jax.jit(self.dqn.self_learn)
+        first = self.plain(learner, experience, self.draws(experience, 0), PHASE)
         self.learner: Learner = first[0]
         self.experience: Experience = first[1]
 
     def plain(
-        self,
-        learner: Learner,
-        experience: Experience,
-        draws: jax.Array,
-        until: int,
-        *,
-        steady: bool,
+        self, learner: Learner, experience: Experience, draws: jax.Array, until: int
     ) -> Population:
         """Return learner and experience after a phase of the plain program."""
-        given = learner, experience, self.numbers, draws, jnp.int32(until)
-        return jax.jit(partial(self.dqn.self_learn, steady=steady))(*given)
+        return self._self_learn(learner, experience, self.numbers, draws, jnp.int32(until))
 
     def draws(self, experience: Experience, begin: int) -> jax.Array:
         first = begin // self.dqn.train_freq

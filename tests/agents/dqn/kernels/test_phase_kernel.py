@@ -18,7 +18,15 @@ import pytest
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.kernels.updates import Update
 from fedhql.agents.dqn.optimisers import Optimiser
-from fedhql.agents.dqn.phases import phase_kernel, self_learn_by_kernel
+from fedhql.agents.dqn.phases import (
+    advance,
+    advance_side_by_side,
+    phase_kernel,
+    self_learn_by_kernel,
+)
+from fedhql.agents.dqn.population import Population
+from fedhql.environments.lanes import TwinLanes
+from fedhql.environments.twins import TWINS
 from tests.agents.dqn.kernels.cases import DEEP, INTERPRET, PHASE, RELU, TANH, Case
 
 SGD = replace(RELU, optimizer="sgd", gradient_steps=2, double=True, warm_up="policy")
@@ -35,17 +43,56 @@ CASES = {
 @INTERPRET
 @pytest.mark.parametrize("name", CASES)
 def test_a_phase_equals_the_plain_program(name: str, interpret: bool) -> None:
-    case = Case(CASES[name])
-    draws = case.draws(case.experience, PHASE)
-    want = case.plain(case.learner, case.experience, draws, 2 * PHASE, steady=True)
+    _, experience = by_kernel_as_plain(Case(CASES[name]), interpret=interpret)
+    assert experience.replay[..., -1].any()  # some episode has ended at the goal
 
+
+@INTERPRET
+@pytest.mark.parametrize("env_id", TWINS)
+def test_a_phase_of_classic_control_equals_the_plain_program(env_id: str, interpret: bool) -> None:
+    assert TWINS[env_id].in_kernels
+    short = TwinLanes(replace(TWINS[env_id], step_limit=15))  # episodes are truncated and begin
+    small = replace(RELU, hidden=(8,), exploration_final_eps=0.5)
+    _, experience = by_kernel_as_plain(Case((small,), short), interpret=interpret)
+    assert (experience.episodes.elapsed < 15).all()
+
+
+def by_kernel_as_plain(case: Case, *, interpret: bool) -> Population:
+    """Run a phase by both programs; return the kernel's result, which must equal the other."""
+    draws = case.draws(case.experience, PHASE)
+    plain = case.plain(case.learner, case.experience, draws, 2 * PHASE)
     by_kernel = partial(self_learn_by_kernel, case.dqn, interpret=interpret)
     given = case.learner, case.experience, case.numbers, draws, jnp.int32(2 * PHASE)
     learner, experience = jax.jit(by_kernel)(*given)
-    assert experience.replay[..., -1].any()  # some episode has ended at the goal
-    expected = jax.tree.leaves((want[0], want[1].replay, want[1].episodes))
-    found = jax.tree.leaves((learner, experience.replay, experience.episodes))
-    for a, b in zip(expected, found, strict=True):
+    assert_same(plain, (learner, experience))
+    return learner, experience
+
+
+@INTERPRET
+def test_phases_side_by_side_equal_phases_in_turn(interpret: bool) -> None:
+    """Two populations of different shapes learn for two phases."""
+    cases = Case((replace(RELU, hidden=(6,)),)), Case((TANH,))
+    dqns, numbers = tuple(c.dqn for c in cases), tuple(c.numbers for c in cases)
+    in_turn = [(c.learner, c.experience) for c in cases]
+    side_by_side = jax.tree.map(jnp.copy, in_turn)  # programs reuse the memory of their arguments
+    for begin in (PHASE, 2 * PHASE):
+        until = begin + PHASE
+        in_turn = [
+            advance(dqn, *population, number, begin, until)
+            for dqn, population, number in zip(dqns, in_turn, numbers, strict=True)
+        ]
+        learners, experiences = zip(*side_by_side, strict=True)
+        side_by_side = advance_side_by_side(
+            dqns, learners, experiences, numbers, begin, until, interpret=interpret
+        )
+    for one, other in zip(in_turn, side_by_side, strict=True):
+        assert_same(one, other)
+        assert other[1].env_steps == 3 * PHASE
+
+
+def assert_same(one: Population, other: Population) -> None:
+    trees = [(learner, seen.replay, seen.episodes) for learner, seen in (one, other)]
+    for a, b in zip(*map(jax.tree.leaves, trees), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
