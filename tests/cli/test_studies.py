@@ -64,7 +64,7 @@ def test_a_suite_leaves_its_runs_and_a_report(suite: Path) -> None:
     report = (suite / "report.md").read_text()
     assert "## cartpole-n5: CartPole-v1, 5 agents" in report
     assert "Budget 5,000 env steps per agent; seeds 0, 1; engine compiled;" in report
-    assert "80% bootstrap" in report
+    assert "95% t-intervals" in report
     assert "cartpole-n5" in (suite / "report.html").read_text()
 
 
@@ -107,23 +107,23 @@ def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_report_of_a_suite_is_of_its_runs(suite: Path, tmp_path: Path) -> None:
-    output = succeed("report", suite, "--level", "0.95", "--out", tmp_path / "judged")
+    output = succeed("report", suite, "--level", "0.9", "--out", tmp_path / "judged")
     assert f"report: {tmp_path / 'judged.html'}" in output
     text = (tmp_path / "judged.md").read_text()
     assert "## cartpole-n5: CartPole-v1, 5 agents" in text
-    assert "95% bootstrap" in text
-    assert "80% bootstrap" not in text
+    assert "90% t-intervals" in text
+    assert "95% t-intervals" not in text
     assert (tmp_path / "judged.html").is_file()
     assert (tmp_path / "figures" / "welfare.png").is_file()
 
 
 def test_a_report_of_a_run_stands_beside_it(runs: tuple[Path, Path]) -> None:
     first, _ = runs
-    succeed("report", first, "--level", "0.95")
+    succeed("report", first, "--level", "0.9")
     text = (first / "report.md").read_text()
     assert "## first: FrozenLake-v1, 3 agents" in text
-    assert "95% bootstrap" in text
-    succeed("report", first, "--level", "0.95")
+    assert "90% t-intervals" in text
+    succeed("report", first, "--level", "0.9")
     assert (first / "report.md").read_text() == text
 
 
@@ -136,11 +136,11 @@ def test_one_report_of_several_runs(runs: tuple[Path, Path], tmp_path: Path) -> 
 def test_runs_are_compared_with_what_they_differ_in(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    output = succeed("compare", *runs, "--out", tmp_path / "compared.md", "--level", "0.95")
+    output = succeed("compare", *runs, "--out", tmp_path / "compared.md", "--level", "0.9")
     text = (tmp_path / "compared.md").read_text()
     assert "| second | federation.exploration: 1.0 → 3.0 |" in text
     assert text.count("federation.") == 1  # nothing else does
-    assert "95% bootstrap" in text
+    assert "90% t-interval" in text
     assert "above one of first" in text
     for said in ("Runs side by side", "Settings that differ", "federation.exploration"):
         assert said in output

@@ -37,7 +37,7 @@ ARMS: Arms = {
 
 
 def scores(*runs: Run, at: float = 1.0) -> dict[tuple[str, int], AttackScore]:
-    found = attack_scores(runs, np.random.default_rng(0), at=at, level=0.8)
+    found = attack_scores(runs, at=at, level=0.5)
     return {(score.attack, score.attackers): score for score in found}
 
 
@@ -55,7 +55,7 @@ def test_honest_agents_beside_themselves_without_attack() -> None:
     # Of agent1 alone, since the other two lie.
     assert two.share == pytest.approx((190 + 189) / (100 + 300))
     assert two.withstood
-    # In the one seed that there is of it; the interval is over seeds.
+    # In the one seed that there is of it. Of two seeds, 50 % reach from one to the other.
     assert (nan.seeds, nan.withstood) == (1, False)
     assert nan.share == pytest.approx(0.3)
     assert (one.best.low, one.best.high) == (135, 315)
@@ -69,10 +69,7 @@ def test_at_half_of_the_budget() -> None:
     larger = settings(agents=3)
     larger["budget"]["env_steps_per_agent"] = 2 * BUDGET
     both = attack_scores(
-        [run_of(ARMS), run_of(ARMS, "larger", settings_=larger)],
-        np.random.default_rng(0),
-        at=1.0,
-        level=0.8,
+        [run_of(ARMS), run_of(ARMS, "larger", settings_=larger)], at=1.0, level=0.5
     )
     assert len({(score.attack, score.attackers, score.best.mean) for score in both}) == 3
 
@@ -124,8 +121,8 @@ def test_a_table_for_each_number_of_attackers() -> None:
         "cut",
         settings_=settings(agents=3, rule="trimmed", trim=1.0),
     )
-    found = attack_scores([mean_std, trimmed], np.random.default_rng(0), at=1.0, level=0.8)
-    one, two = attack_tables(found, 0.8)
+    found = attack_scores([mean_std, trimmed], at=1.0, level=0.5)
+    one, two = attack_tables(found, 0.5)
     assert (one.title, two.title) == ("1 attacker", "2 attackers")
     assert "at 100 env steps per agent" in one.note
     assert one.header == ("rule", "alone", "nobody lies", "noise")
@@ -135,7 +132,7 @@ def test_a_table_for_each_number_of_attackers() -> None:
     ]
     assert two.header[3:] == ("nan", "noise")
     (row,) = two.rows
-    assert row[3] == "30 [30, 30] / 30 (30%) ▼"
+    assert row[3] == "30 [1 seed] / 30 (30%) ▼"
     assert row[4].endswith("(95%)")
     lines = list(csv.DictReader(StringIO(attack_csv(found))))
     assert [(line["run"], line["attack"], line["attackers"]) for line in lines] == [
@@ -153,10 +150,8 @@ def test_a_table_for_each_number_of_attackers() -> None:
 
 
 def test_two_runs_of_one_rule_are_told_apart() -> None:
-    found = attack_scores(
-        [run_of(ARMS, "one"), run_of(ARMS, "other")], np.random.default_rng(0), at=1.0, level=0.8
-    )
-    first, _ = attack_tables(found, 0.8)
+    found = attack_scores([run_of(ARMS, "one"), run_of(ARMS, "other")], at=1.0, level=0.5)
+    first, _ = attack_tables(found, 0.5)
     assert [row[0] for row in first.rows] == ["one: mean-std", "other: mean-std"]
 
 
@@ -166,16 +161,16 @@ def test_the_clean_arms_last_tenth_stands_beside_its_best() -> None:
     found = scores(run_of({"fedhql": fallen, "attack=noise,attackers=1": fallen}))
     score = found["noise", 1]
     assert score.clean_recent == 150
-    (table,) = attack_tables([score], 0.8)
-    assert table.rows[0][2] == "300 [300, 300] / 150"
+    (table,) = attack_tables([score], 0.5)
+    assert table.rows[0][2] == "300 [1 seed] / 150"
     (line,) = csv.DictReader(StringIO(attack_csv([score])))
     assert (line["clean_best"], line["clean_recent"]) == ("300", "150")
 
 
 def test_small_returns_have_digits_everywhere() -> None:
     small = run_of({"fedhql": {0: curve([BUDGET], [0.3], [0.3], [0.3])}})
-    (row,) = scores_table(small, np.random.default_rng(0), 0.8).rows
-    assert row[2:4] == ("0.3 [0.3, 0.3]", "0.3")
+    (row,) = scores_table(small, 0.5).rows
+    assert row[2:4] == ("0.3 [1 seed]", "0.3")
 
 
 def test_a_report_has_them_where_there_are_attacks(tmp_path: Path) -> None:
@@ -193,7 +188,7 @@ def test_a_report_has_them_where_there_are_attacks(tmp_path: Path) -> None:
 
 
 def test_the_figure_says_every_share() -> None:
-    found = attack_scores([run_of(ARMS)], np.random.default_rng(0), at=1.0, level=0.8)
+    found = attack_scores([run_of(ARMS)], at=1.0, level=0.5)
     figure = attacks_figure(found)
     told = {axes.get_title(): [t.get_text() for t in axes.texts] for axes in figure.axes[:2]}
     assert told == {"1 attacker": ["90%\n225"], "2 attackers": ["30%\n30", "95%\n189.5"]}
@@ -211,9 +206,7 @@ def test_an_arm_that_changes_the_rule_is_named_by_its_own() -> None:
     trimmed["federation"] |= {"rule": "trimmed", "trim": 1.0}
     lies = "attack=noise,attackers=1"
     arms = {f"{own}{lies}": ARMS["fedhql"] for own in ("", "rule=hampel,", "trim=0.4,", "bound=2,")}
-    found = attack_scores(
-        [run_of(arms, settings_=trimmed)], np.random.default_rng(0), at=1.0, level=0.8
-    )
+    found = attack_scores([run_of(arms, settings_=trimmed)], at=1.0, level=0.5)
     assert {score.rule for score in found} == {
         "trimmed, trim = 1",
         "hampel",

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib.image
@@ -17,6 +18,7 @@ from fedhql.results.figures import (
     profile_figure,
     welfare_figure,
 )
+from fedhql.results.statistics import t_band
 from fedhql.results.styles import BEST, EACH, POINTS, Points, mean_and_band, styles
 from tests.results.handmade import curve, learning_run, run_of
 
@@ -112,7 +114,7 @@ def test_sensitivity_to_exploration_by_hand() -> None:
             "learning_rate=0.1": {0: curve([20, 100], [99, 99])},  # not about λ
         }
     )
-    (axes,) = exploration_figure([run, learning_run(arms=["fedhql"])], rng()).axes
+    (axes,) = exploration_figure([run, learning_run(arms=["fedhql"])]).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "3"]
     bars = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
     means = [np.asarray(bar.lines[0].get_xydata()).tolist() for bar in bars]
@@ -132,7 +134,7 @@ def test_a_profile_is_of_agents_and_seeds_that_have_come_so_far() -> None:
 FIGURES: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "welfare": lambda runs: welfare_figure(runs, rng()),
     "agents": lambda runs: agents_figure(runs, rng()),
-    "exploration": lambda runs: exploration_figure(runs, rng()),
+    "exploration": exploration_figure,
     "profile": profile_figure,
 }
 
@@ -164,22 +166,16 @@ def points(x: Sequence[float], y: Sequence[float]) -> Points:
 
 def test_seeds_are_averaged_where_all_have_data() -> None:
     seeds = [points([0, 2, 4], [0, 20, 40]), points([1, 3], [100, 300])]
-    x, mean, low, high = mean_and_band(seeds, rng())
+    x, mean, low, high = mean_and_band(seeds, partial(t_band, level=0.5))
     assert x.tolist() == [1, 2, 3]
     assert mean.tolist() == [(10 + 100) / 2, (20 + 200) / 2, (30 + 300) / 2]
-    # Of two seeds, each is drawn twice in a quarter of all resamples: beyond the outer tenths.
-    assert low.tolist() == [10, 20, 30]
-    assert high.tolist() == [100, 200, 300]
-
-
-def test_one_seed_has_no_width() -> None:
-    x, mean, low, high = mean_and_band([points([1, 2], [5, 6])], rng())
-    assert x.tolist() == [1, 2]
-    assert mean.tolist() == low.tolist() == high.tolist() == [5, 6]
+    # Of two seeds, the t-interval at 50 % reaches from one to the other.
+    assert low == pytest.approx([10, 20, 30])
+    assert high == pytest.approx([100, 200, 300])
 
 
 def test_a_long_curve_is_drawn_at_fewer_points() -> None:
-    x, mean, _, _ = mean_and_band([points(range(1001), range(1001))], rng())
+    x, mean, _, _ = mean_and_band([points(range(1001), range(1001))], t_band)
     assert len(x) == POINTS
     assert (x[0], x[-1]) == (0, 1000)
     assert mean == pytest.approx(x)

@@ -21,7 +21,7 @@ from tests.results.handmade import curve, learning_run, run_of
 NASTY = """</script></pre><script>console.error("broken")</script> & "quotes" $title"""
 
 
-def written(runs: list[Run], home: Path, level: float = 0.8) -> tuple[str, str]:
+def written(runs: list[Run], home: Path, level: float = 0.5) -> tuple[str, str]:
     page, text = write_report(runs, home / "new" / "report", np.random.default_rng(0), level=level)
     assert [page.name, text.name] == ["report.html", "report.md"]
     return page.read_text("utf-8"), text.read_text("utf-8")
@@ -70,10 +70,10 @@ BY_HAND = run_of(
     best_returns={Cell("fedhql", 0): np.array([30.0, 32.0])},
 )
 # Max mean alone: (20 + 30) / 2 = 25 and 4; federated (60 + 20) / 2 = 40 and 5. Of two seeds, the
-# interval at 80 % reaches from one to the other. 40 and 5 against 25 and 4: three of four.
+# interval at 50 % reaches from one to the other. 40 and 5 against 25 and 4: three of four.
 BY_HAND_ROWS = [
     ["DQN alone", "2", "14 [4, 25]", "14", "-", "-", "12 [4, 20]", "11 [2, 20]"],
-    ["FedHQL, λ = 1", "2", "22 [5, 40]", "22", "0.75", "31 [31, 31]", "18 [5, 30]", "20 [4, 35]"],
+    ["FedHQL, λ = 1", "2", "22 [5, 40]", "22", "0.75", "31 [1 seed]", "18 [5, 30]", "20 [4, 35]"],
     # At 20 % of the budget: alone 20 and 0, federated 40 and 4; gains 20 and 4.
     ["DQN alone", "-", "-", *["10 [0, 20]"] * 3, "14 [4, 25]"],
     ["FedHQL, λ = 1", "-", "-", *["22 [4, 40] (+12 [4, 20])"] * 3, "22 [5, 40] (+8 [1, 15])"],
@@ -92,16 +92,16 @@ def test_tables_hold_the_numbers_in_both_files(tmp_path: Path) -> None:
     for row in BY_HAND_ROWS:
         assert row in rows
         assert f"| {' | '.join(row)} |" in text
-    assert "80% bootstrap intervals" in text
+    assert "50% t-intervals" in text
     assert "## mine: CartPole-v1, 2 agents" in text
     assert sum(row[0] == "not run" for row in rows) == 11
 
 
 def test_the_level_is_of_the_tables(tmp_path: Path) -> None:
-    _, text = written([BY_HAND], tmp_path, level=0.4)
-    # A quarter of two seeds' resamples lies at either end: 40 % of them are at their middle.
-    assert "| FedHQL, λ = 1 | 2 | 22 [22, 22] |" in text
-    assert "40% bootstrap intervals" in text
+    _, text = written([BY_HAND], tmp_path, level=0.9)
+    # 22.5, and 6.314 (t's quantile at 95 %, one degree of freedom) times half of 40 - 5.
+    assert "| FedHQL, λ = 1 | 2 | 22 [-88, 133] |" in text
+    assert "90% t-intervals" in text
 
 
 def test_runs_of_the_same_name_keep_their_own_tables(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fedhql.results.compare import compare_tables
 from fedhql.results.load import load_runs
 from fedhql.results.report import write_report
-from fedhql.results.statistics import PAPER_LEVEL
+from fedhql.results.statistics import LEVEL
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "reproduction"
@@ -19,14 +19,14 @@ HOME = DOCS / "reproduction"
 def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> None:
     """As `fedhql report docs/reproduction/HARDWARE` writes them."""
     runs = load_runs(HOME / hardware)
-    _, page = write_report(runs, tmp_path / hardware, np.random.default_rng(0), level=PAPER_LEVEL)
+    _, page = write_report(runs, tmp_path / hardware, np.random.default_rng(0), level=LEVEL)
     assert page.read_text() == (HOME / f"{hardware}.md").read_text()
 
 
 def test_ablations_are_rebuilt_from_the_curves() -> None:
     """As `fedhql compare docs/reproduction/ablations/as-chosen docs/reproduction/ablations`."""
     runs = load_runs(HOME / "ablations" / "as-chosen", HOME / "ablations")
-    tables = compare_tables(runs, np.random.default_rng(0), level=PAPER_LEVEL)
+    tables = compare_tables(runs, LEVEL)
     rebuilt = "\n".join(table.markdown() for table in tables)
     assert rebuilt == (HOME / "ablations.md").read_text()
 

@@ -38,15 +38,13 @@ from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
 from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import write_report
-from fedhql.results.statistics import PAPER_LEVEL
+from fedhql.results.statistics import LEVEL
 from fedhql.results.tables import Table, welfare_table
 from fedhql.running.ray_executors import RayTaskExecutor
 from fedhql.running.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.storage.files import write_atomically
 
-Level = Annotated[
-    float, typer.Option(metavar="P", help="Level of the bootstrap intervals; the paper uses 0.8.")
-]
+Level = Annotated[float, typer.Option(metavar="P", help="Level of the t-intervals over seeds.")]
 
 
 def suite(
@@ -142,7 +140,7 @@ def suite(
         except KeyboardInterrupt:
             fail("interrupted; run the same command to continue", INTERRUPTED)
         finished = [load_run(run.directory.path) for run in runs]
-        page = _report(finished, path / "report", PAPER_LEVEL, console)
+        page = _report(finished, path / "report", LEVEL, console)
         if len(runs) == 1:
             shutil.copytree(path / "figures", runs[0].directory.figures, dirs_exist_ok=True)
     _say_where(console, f"{out.rstrip('/')}/{page.name}")
@@ -159,7 +157,7 @@ def report(
             help="Write FILE.html, FILE.md, figures/.  [default: report in the first]",
         ),
     ] = None,
-    level: Level = PAPER_LEVEL,
+    level: Level = LEVEL,
     at: Annotated[
         float,
         typer.Option(
@@ -183,14 +181,14 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.md", help="Also write Markdown.")
     ] = None,
-    level: Level = PAPER_LEVEL,
+    level: Level = LEVEL,
 ) -> None:
     """Compare runs side by side, at the consumption that all of them have reached."""
     _require_level(level)
     runs = load_runs(*directories)
     if len(runs) < 2:
         raise SettingsError("compare takes at least two runs")
-    tables = compare_tables(runs, rng(), level)
+    tables = compare_tables(runs, level)
     console = Console()
     for table in tables:
         _print(console, table)
@@ -224,8 +222,8 @@ def _report(
     runs: Sequence[Run], out: Path, level: float, console: Console, at: float = 1.0
 ) -> Path:
     for run in runs:
-        _print(console, welfare_table(run, rng(), level), run.name)
-    for table in attack_tables(attack_scores(runs, rng(), at=at, level=level), level):
+        _print(console, welfare_table(run, level), run.name)
+    for table in attack_tables(attack_scores(runs, at=at, level=level), level):
         _print(console, table)
     draw(runs, out.parent / "figures", attacks_at=at)
     page, *_ = write_report(runs, out, rng(), level=level, at=at)

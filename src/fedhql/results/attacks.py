@@ -42,14 +42,12 @@ class AttackScore:
         return self.share is None or self.share >= WITHSTOOD
 
 
-def attack_scores(
-    runs: Sequence[Run], rng: np.random.Generator, *, at: float, level: float
-) -> list[AttackScore]:
+def attack_scores(runs: Sequence[Run], *, at: float, level: float) -> list[AttackScore]:
     """At this share of the smallest budget, so that all have consumed the same."""
     attacked = [run for run in runs if any(run.attack(arm) for arm in run.arms)]
     consumed = at * min((run.budget for run in attacked), default=0)
     found = (
-        _score(run, arm, attack, consumed, rng, level)
+        _score(run, arm, attack, consumed, level)
         for run in attacked
         for arm in run.federated_arms
         if (attack := run.attack(arm))
@@ -62,7 +60,6 @@ def _score(
     arm: str,
     attack: tuple[str, int],
     consumed: float,
-    rng: np.random.Generator,
     level: float,
 ) -> AttackScore | None:
     name, attackers = attack
@@ -73,7 +70,7 @@ def _score(
         return None  # no seed has come so far
 
     def estimate(scores: Scores, measure: int = 0) -> Estimate:
-        return Estimate.of(np.array([of[measure] for of in scores.values()]), rng, level)
+        return Estimate.of([of[measure] for of in scores.values()], level)
 
     pairs = [(ours[seed][0], clean[seed][0]) for seed in ours if seed in clean]
     under, free = np.mean(pairs, axis=0) if pairs else (0.0, 0.0)
@@ -123,7 +120,7 @@ def row_names(scores: Sequence[AttackScore]) -> dict[tuple[str, str], str]:
 def attack_tables(scores: Sequence[AttackScore], level: float) -> list[Table]:
     """One for each number of attackers: rules down, attacks across."""
     note = (
-        f"Max mean return [{level:.0%} bootstrap interval over seeds] / mean of the last 10 %, of "
+        f"Max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 %, of "
         "the honest agents, at {:,.0f} env steps per agent; in brackets the share of what the same "
         f"agents reach where nobody lies. ▼: below {WITHSTOOD:.0%} of it."
     )

@@ -72,7 +72,7 @@ def _estimate(run: Run, arm: str | None, fraction: float, rng: np.random.Generat
     scores = welfare_of(run, arm or "", _consumed(run, fraction))
     if not scores:
         raise _Missing(f"no seed of {arm} has consumed {fraction:.0%} of the budget")
-    return Estimate.of(np.array(list(scores.values())), rng)
+    return Estimate.of(list(scores.values()))
 
 
 def _agent(run: Run, arm: str | None, fraction: float, number: int) -> float:

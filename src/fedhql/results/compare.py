@@ -12,11 +12,11 @@ from fedhql.results.tables import Table
 from fedhql.storage.arm_names import label
 
 
-def compare_tables(runs: Sequence[Run], rng: np.random.Generator, level: float) -> list[Table]:
-    return [_scores(runs, rng, level), _settings(runs)]
+def compare_tables(runs: Sequence[Run], level: float) -> list[Table]:
+    return [_scores(runs, level), _settings(runs)]
 
 
-def _scores(runs: Sequence[Run], rng: np.random.Generator, level: float) -> Table:
+def _scores(runs: Sequence[Run], level: float) -> Table:
     consumed = min(
         (
             float(curve.consumed_E[-1])
@@ -33,13 +33,13 @@ def _scores(runs: Sequence[Run], rng: np.random.Generator, level: float) -> Tabl
         cells = []
         for arm in arms:
             best, recent = _at(run, arm, consumed)
-            cell = f"{Estimate.of(best, rng, level)} / {recent.mean():.4g}" if len(best) else "-"
+            cell = f"{Estimate.of(best, level)} / {recent.mean():.4g}" if len(best) else "-"
             if n > 0 and len(best) * len(first[arm]):
                 cell += f" ({probability_of_improvement(best, first[arm]):.2f})"
             cells.append(cell)
         rows.append((name, *cells))
     note = (
-        f"Max mean return [{level:.0%} bootstrap interval over seeds] / mean of the last 10 %, "
+        f"Max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 %, "
         f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed; in "
         f"brackets the probability that a seed is above one of {_names(runs)[0]}."
     )

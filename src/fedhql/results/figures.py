@@ -1,6 +1,7 @@
 """The paper's figures, in its layout, and two more: for print, and for colour-blind readers."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from matplotlib.ticker import EngFormatter
 from fedhql.results.attacks import AttackScore, attack_scores, row_names
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until, welfare_of
-from fedhql.results.statistics import PAPER_LEVEL, performance_profile
-from fedhql.results.styles import MEASURES, POINTS, Points, Style, mean_and_band, styles
+from fedhql.results.statistics import LEVEL, PAPER_LEVEL, bootstrap_band, performance_profile
+from fedhql.results.styles import MEASURES, POINTS, Band, Points, Style, mean_and_band, styles
 from fedhql.storage.arm_names import INDEPENDENT
 
 AGENTS_A_ROW = 5
 LEGEND_COLUMN, LEGEND_LETTER = 2.4, 0.1  # inches: the least, and of a longer label's letters
-X_LABEL = "budget consumed per agent (env steps, server's share included)"
+X_LABEL = (
+    "budget consumed per agent (env steps, server's share included)\n"
+    f"bands: {PAPER_LEVEL:.0%} bootstrap, as in the paper"
+)
+BAND_RESAMPLES = 1_000  # of a band, at each of its points
 
 
 def draw_figures(
@@ -39,8 +44,8 @@ def draw_figures(
             "profile": profile_figure(runs),
         }
         if any(len(_explorations(run)) > 1 for run in runs):
-            figures["exploration"] = exploration_figure(runs, rng)
-        if scores := attack_scores(runs, rng, at=attacks_at, level=PAPER_LEVEL):
+            figures["exploration"] = exploration_figure(runs)
+        if scores := attack_scores(runs, at=attacks_at, level=LEVEL):
             figures["attacks"] = attacks_figure(scores)
         return [path for name, figure in figures.items() for path in _save(figure, home / name)]
 
@@ -93,8 +98,8 @@ def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
     return figure
 
 
-def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
-    """Sensitivity to λ: the paper's metric at a fifth and at all of the budget."""
+def exploration_figure(runs: Sequence[Run]) -> Figure:
+    """Sensitivity to λ: the paper's metric at a fifth and at all of the budget, t-intervals."""
     runs = [run for run in runs if len(_explorations(run)) > 1]
     figure = Figure(figsize=(4.4 * len(runs) + 0.8, 3.8), layout="constrained")
     panels = figure.subplots(1, len(runs), squeeze=False)[0]
@@ -103,21 +108,18 @@ def exploration_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
         places = np.arange(len(arms))
         for fraction, colour, marker in ((0.2, "#0072B2", "o"), (1.0, "#009E73", "s")):
             found = [
-                (place, Estimate.of(np.array(list(scores.values())), rng))
+                (place, Estimate.of(list(scores.values())))
                 for place, arm in zip(places, arms.values(), strict=True)
                 if (scores := welfare_of(run, arm, fraction * run.budget))
             ]
             if not found:
                 continue
             means = np.array([estimate.mean for _, estimate in found])
-            around = [
-                [estimate.mean - estimate.low for _, estimate in found],
-                [estimate.high - estimate.mean for _, estimate in found],
-            ]
+            reach = np.array([estimate.high - estimate.mean for _, estimate in found])
             axes.errorbar(
                 [place for place, _ in found],
                 means,
-                np.array(around),
+                np.where(np.isfinite(reach), reach, 0),  # one seed has no interval
                 color=colour,
                 marker=marker,
                 capsize=3,
@@ -206,7 +208,8 @@ def _draw(
 ) -> None:
     """The mean over seeds, with the paper's 80 % band."""
     colour, dashes = style
-    x, y, low, high = mean_and_band(seeds, rng)
+    band: Band = partial(bootstrap_band, rng=rng, resamples=BAND_RESAMPLES)
+    x, y, low, high = mean_and_band(seeds, band)
     axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, label=name)
     if len(seeds) > 1:
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,5 +1,6 @@
 """The paper's two objectives, computed: system welfare, and each agent's sample efficiency."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.results.curves import Curve, Run
-from fedhql.results.statistics import PAPER_LEVEL, bootstrap_interval
+from fedhql.results.statistics import LEVEL, t_interval
 from fedhql.storage.arm_names import INDEPENDENT
 
 Floats = NDArray[np.float64]
@@ -16,26 +17,26 @@ FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 1.0)  # of the budget
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its bootstrap interval."""
+    """A mean over seeds with its t-interval; of one seed, without."""
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(
-        cls, values_S: Floats, rng: np.random.Generator, level: float = PAPER_LEVEL
-    ) -> "Estimate":
-        return cls(float(np.mean(values_S)), *bootstrap_interval(values_S, rng, level=level))
+    def of(cls, values_S: Sequence[float] | Floats, level: float = LEVEL) -> "Estimate":
+        return cls(float(np.mean(values_S)), *t_interval(values_S, level))
 
     def __str__(self) -> str:
+        if not np.isfinite(self.low):
+            return f"{self.mean:{digits_of(abs(self.mean))}} [1 seed]"
         digits = digits_of(max(abs(self.low), abs(self.high)))
         return f"{self.mean:{digits}} [{self.low:{digits}}, {self.high:{digits}}]"
 
 
 def digits_of(size: float) -> str:
     """How returns of this size are written: FrozenLake's are below 1."""
-    return ".0f" if size >= 10 else ".3g"
+    return "z.0f" if size >= 10 else "z.3g"  # z: no "-0"
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,7 @@ def curves_until(run: Run, arm: str, consumed: float) -> dict[int, Curve]:
     }
 
 
-def system_welfare(
-    run: Run, rng: np.random.Generator, *, level: float = PAPER_LEVEL
-) -> list[Welfare]:
+def system_welfare(run: Run, *, level: float = LEVEL) -> list[Welfare]:
     """At equal total consumption, the server's included."""
     rows = []
     for fraction in FRACTIONS:
@@ -101,8 +100,8 @@ def system_welfare(
                     fraction,
                     arm,
                     len(scores),
-                    Estimate.of(np.array(list(scores.values())), rng, level),
-                    Estimate.of(gains, rng, level) if both else None,
+                    Estimate.of(list(scores.values()), level),
+                    Estimate.of(gains, level) if both else None,
                 )
             )
     return rows

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ import tomli_w
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
+from fedhql.results.statistics import t_band
 from fedhql.results.styles import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
 from fedhql.results.tables import Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
@@ -25,13 +27,13 @@ def write_report(
     runs: Sequence[Run], out: Path, rng: np.random.Generator, *, level: float, at: float = 1.0
 ) -> list[Path]:
     """`out`.html and `out`.md; of attacks, at this share of the budget, also `out`-attacks.csv."""
-    scores = attack_scores(runs, rng, at=at, level=level)
+    scores = attack_scores(runs, at=at, level=level)
     first = [*attack_tables(scores, level), claims_table(check_claims(runs, rng))]
-    tables = [run_tables(run, rng, level) for run in runs]
+    tables = [run_tables(run, level) for run in runs]
     title = "FedHQL: " + ", ".join(run.name for run in runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     written = {
-        ".html": _html(title, runs, first, tables, rng),
+        ".html": _html(title, runs, first, tables, level),
         ".md": _markdown(title, runs, first, tables),
     }
     if scores:
@@ -56,13 +58,13 @@ def _html(
     runs: Sequence[Run],
     first: Sequence[Table],
     tables: Sequence[list[Table]],
-    rng: np.random.Generator,
+    level: float,
 ) -> str:
     panels: list[Panel] = []
     body = [f"<h1>{escape(title)}</h1>", *(table.html() for table in first), _toggles(runs)]
     chosen = styles(runs)
     for number, (run, of_run) in enumerate(zip(runs, tables, strict=True)):
-        wide, small = _panels(run, f"run{number}", chosen, rng)
+        wide, small = _panels(run, f"run{number}", chosen, level)
         panels += wide + small
         body += [
             f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
@@ -117,7 +119,7 @@ def _places(panels: Sequence[Panel], kind: str) -> str:
 
 
 def _panels(
-    run: Run, prefix: str, chosen: dict[str, Style], rng: np.random.Generator
+    run: Run, prefix: str, chosen: dict[str, Style], level: float
 ) -> tuple[list[Panel], list[Panel]]:
     """Mean over agents on both measures; then each agent on the paper's."""
     wide = [
@@ -130,7 +132,7 @@ def _panels(
                 for arm, seeds in run.arms.items()
             },
             chosen,
-            rng,
+            level,
         )
         for key, name in (("best", BEST), ("each", EACH))
     ]
@@ -144,7 +146,7 @@ def _panels(
                 for arm, seeds in run.arms.items()
             },
             chosen,
-            rng,
+            level,
         )
         for n, agent in enumerate(run.agents)
     ]
@@ -157,13 +159,13 @@ def _panel(
     run: Run,
     seeds: dict[str, list[Points]],
     chosen: dict[str, Style],
-    rng: np.random.Generator,
+    level: float,
 ) -> Panel:
     traces: list[dict[str, Any]] = []
     for arm in run.ordered_arms:
         name = run.label(arm)
         colour, _ = chosen[name]
-        x, mean, low, high = mean_and_band(seeds[arm], rng)
+        x, mean, low, high = mean_and_band(seeds[arm], partial(t_band, level=level))
         common = {"meta": name, "mode": "lines", "type": "scatter", "showlegend": False}
         if len(seeds[arm]) > 1:
             around = np.concatenate([low, high[::-1]])

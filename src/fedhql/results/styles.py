@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from fedhql.results.curves import Curve, Floats, Run
-from fedhql.results.statistics import bootstrap_band
 from fedhql.storage.arm_names import INDEPENDENT
 
 # Okabe and Ito's palette, told apart by colour-blind readers; linestyles for print.
@@ -21,13 +20,13 @@ FEDERATED_STYLES = [
 ]
 Style = tuple[str, Any]  # colour, linestyle
 POINTS = 200  # of a drawn curve
-BAND_RESAMPLES = 1_000  # of a band, at each of its points
 BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
 MEASURES: dict[str, Callable[[Curve], Floats]] = {
     BEST: lambda curve: curve.best,
     EACH: lambda curve: curve.returns_NE,
 }
 Points = tuple[Floats, Floats]
+Band = Callable[[Floats], tuple[Floats, Floats]]  # (S, G) -> low (G,), high (G,)
 
 
 def styles(runs: Sequence[Run]) -> dict[str, Style]:
@@ -42,12 +41,10 @@ def styles(runs: Sequence[Run]) -> dict[str, Style]:
     return {run.label(INDEPENDENT): INDEPENDENT_STYLE for run in runs} | chosen
 
 
-def mean_and_band(
-    seeds: Sequence[Points], rng: np.random.Generator
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Seeds are evaluated at slightly different consumption: interpolate where all have data.
+def mean_and_band(seeds: Sequence[Points], band: Band) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return points, the mean over seeds, and the band around it.
 
-    -> points, mean, and the paper's interval around it.
+    Seeds are evaluated at slightly different consumption: interpolate where all have data.
     """
     first, last = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
     known = np.unique(np.concatenate([x for x, _ in seeds]))
@@ -55,5 +52,5 @@ def mean_and_band(
     if len(grid) > POINTS:
         grid = np.linspace(first, last, POINTS)
     values_SG = np.array([np.interp(grid, x, y) for x, y in seeds])
-    low, high = bootstrap_band(values_SG, rng, resamples=BAND_RESAMPLES)
+    low, high = band(values_SG)
     return grid, values_SG.mean(axis=0), low, high

@@ -62,7 +62,7 @@ def claims_table(verdicts: Sequence[Verdict]) -> Table:
     return Table("The paper's claims", header, rows, words=5)
 
 
-def scores_table(run: Run, rng: np.random.Generator, level: float) -> Table:
+def scores_table(run: Run, level: float) -> Table:
     """Each arm at the end of what it has consumed: the paper's metric, and what it hides."""
     rows = []
     for arm in run.ordered_arms:
@@ -88,12 +88,12 @@ def scores_table(run: Run, rng: np.random.Generator, level: float) -> Table:
             (
                 run.label(arm),
                 str(len(curves)),
-                str(Estimate.of(np.array(per_seed["max mean"]), rng, level)),
+                str(Estimate.of(per_seed["max mean"], level)),
                 f"{middle:{digits_of(abs(middle))}}",
                 better,
-                str(Estimate.of(np.array(again), rng, level)) if again else "-",
-                str(Estimate.of(np.array(per_seed["recent"]), rng, level)),
-                str(Estimate.of(np.array(per_seed["area"]), rng, level)),
+                str(Estimate.of(again, level)) if again else "-",
+                str(Estimate.of(per_seed["recent"], level)),
+                str(Estimate.of(per_seed["area"], level)),
             )
         )
     header = (
@@ -107,16 +107,16 @@ def scores_table(run: Run, rng: np.random.Generator, level: float) -> Table:
         "area under the curve",
     )
     note = (
-        f"Mean over agents within a seed, then over seeds, with {level:.0%} bootstrap intervals. "
+        f"Mean over agents within a seed, then over seeds, with {level:.0%} t-intervals. "
         "The max mean return is a running maximum of noisy means and so biased upward; the best "
         "state of each agent, played in fresh episodes, says how much."
     )
     return Table("At the end", header, rows, note=note)
 
 
-def welfare_table(run: Run, rng: np.random.Generator, level: float) -> Table:
+def welfare_table(run: Run, level: float) -> Table:
     """Objective 1, arms down and consumption across."""
-    found = {(w.arm, w.fraction): w for w in system_welfare(run, rng, level=level)}
+    found = {(w.arm, w.fraction): w for w in system_welfare(run, level=level)}
     rows = []
     for arm in run.ordered_arms:
         cells = []
@@ -129,7 +129,7 @@ def welfare_table(run: Run, rng: np.random.Generator, level: float) -> Table:
     note = (
         "Max mean return at equal consumption, the server's share included; in brackets the gain "
         "over independent, seed by seed, with an interval of its own. "
-        f"{level:.0%} bootstrap intervals over seeds."
+        f"{level:.0%} t-intervals over seeds."
     )
     return Table("Objective 1, system welfare", header, rows, note=note)
 
@@ -170,8 +170,8 @@ def agents_table(run: Run) -> Table:
     return Table("Each agent", header, rows, note=note)
 
 
-def run_tables(run: Run, rng: np.random.Generator, level: float) -> list[Table]:
-    tables = [scores_table(run, rng, level), welfare_table(run, rng, level), agents_table(run)]
+def run_tables(run: Run, level: float) -> list[Table]:
+    tables = [scores_table(run, level), welfare_table(run, level), agents_table(run)]
     if run.federated_arms and INDEPENDENT in run.arms:
         tables.append(efficiency_table(run))
     return tables
