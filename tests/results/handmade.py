@@ -19,8 +19,14 @@ PHASE = 5
 MANIFEST: dict[str, Any] = {"seeds": [0, 1, 2], "arms": ["independent", "fedhql"], "cores": 2}
 
 
-def curve(consumed: ArrayLike, *returns_of_agents: ArrayLike) -> Curve:
-    return Curve(np.array(consumed, dtype=float), np.array(returns_of_agents, dtype=float))
+def curve(
+    consumed: ArrayLike, *returns_of_agents: ArrayLike, own: ArrayLike | None = "consumed"
+) -> Curve:
+    """A curve whose agents have taken `own` env steps: by default all that were consumed."""
+    consumed_E = np.array(consumed, dtype=float)
+    same = isinstance(own, str)
+    own_E = None if own is None else consumed_E if same else np.array(own, dtype=float)
+    return Curve(consumed_E, np.array(returns_of_agents, dtype=float), own_E)
 
 
 def settings(

@@ -1,157 +1,217 @@
-from collections.abc import Sequence
+"""Every statement of the paper, on runs like the paper's, on the opposite, and on less."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedhql.results.claims import (
-    CARTPOLE,
-    CLAIMS,
-    LUNARLANDER,
-    MET,
-    NOT_MET,
-    NOT_RUN,
-    PAPER_BUDGET,
-    _Claim,
-    check_claims,
-)
+from fedhql.results.claims import STATEMENTS, Statement, check_claims
 from fedhql.results.curves import Arms, Curve, Run
-from tests.results.handmade import curve, run_of
+from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5, Experiment
+from fedhql.results.statistics import holm
+from fedhql.results.verdicts import MET, NOT_MET, NOT_RUN, UNDECIDED, Verdict
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import preset_names, preset_text
+from tests.results.handmade import curve, run_of, settings
 
-FEDERATED = ("exploration=0", "fedhql", "exploration=3", "exploration=5", "exploration=10")
-# At 20, 60 and 100 % of the budget: what the paper's figures show, roughly.
-ALONE = {CARTPOLE: (300, 320, 350), LUNARLANDER: (-50, 100, 150)}
-TOGETHER = {CARTPOLE: (400, 490, 490), LUNARLANDER: (140, 200, 200)}
-Returns = Sequence[float]
-
-
-@pytest.fixture(autouse=True)
-def _the_papers_budget_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for env_id in PAPER_BUDGET:
-        monkeypatch.setitem(PAPER_BUDGET, env_id, 100)
+FEDERATED = {0.0: "exploration=0", 1.0: "fedhql"} | {
+    x: f"exploration={x:g}" for x in (3.0, 5.0, 10.0)
+}
+SHARES = (0.2, 0.4, 0.6, 1.0)
+Agents = Mapping[int, tuple[float, ...]]  # number -> returns at these shares of the budget
 
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def three_seeds(agents: Sequence[Returns]) -> dict[int, Curve]:
-    return {seed: curve([20, 60, 100], *agents) for seed in range(3)}
+def seeds(of: Experiment, agents: Agents, count: int = 5, noise: float = 1) -> dict[int, Curve]:
+    consumed = np.array(SHARES) * of.budget
+    return {
+        seed: curve(
+            consumed,
+            *(np.array(agents[n + 1]) + noise * (seed - 2) for n in range(len(of.agents))),
+            own=0.9 * consumed,
+        )
+        for seed in range(count)
+    }
 
 
-def alone(env_id: str, agents: int) -> dict[int, Curve]:
-    unlearnable = (9, 9, 9) if env_id == CARTPOLE else ALONE[env_id]
-    return three_seeds([ALONE[env_id]] * (agents - 1) + [unlearnable])
+def run(of: Experiment, arms: Arms) -> Run:
+    mine = settings(env_id=of.env_id, self_learning_env_steps=5_000)
+    mine["budget"]["env_steps_per_agent"] = of.budget
+    mine["agents"] = [
+        {
+            "kind": "dqn",
+            "hidden": list(hidden),
+            "activation": activation,
+            "learning_rate": rate,
+            "exploration_final_eps": epsilon,
+        }
+        for hidden, activation, rate, epsilon in of.agents
+    ]
+    return run_of(arms, settings_=mine)
 
 
-def together(env_id: str, agents: int) -> dict[int, Curve]:
-    return three_seeds([TOGETHER[env_id]] * agents)
+def the_papers(of: Experiment) -> Run:
+    """What the paper's text says, roughly."""
+    numbers = range(1, len(of.agents) + 1)
+    if of.env_id == "CartPole-v1":
+        poor = {5} if of is CARTPOLE_5 else {5, 10}
+        alone = {n: (9, 9, 9, 9) if n in poor else (340, 350, 360, 380) for n in numbers}
+        every = dict.fromkeys(numbers, (400.0, 480.0, 480.0, 480.0))
+        hurt = {1, 3} if of is CARTPOLE_5 else {3}
+        greedy = every | dict.fromkeys(hurt, (320.0, 480.0, 480.0, 480.0))
+    else:
+        alone = dict.fromkeys(numbers, (-50, 0, 50, 90))
+        every = {n: (150.0 if n == 1 else 100.0, 200.0, 200.0, 200.0) for n in numbers}
+        greedy = every
+    arms = {arm: seeds(of, greedy if x == 0 else every) for x, arm in FEDERATED.items()}
+    return run(of, arms | {"independent": seeds(of, alone)})
 
 
-def greedy(env_id: str, agents: int) -> dict[int, Curve]:
-    """λ = 0: Agent1 and Agent3 are below what they reach alone."""
-    slow = (ALONE[env_id][0] - 10, *TOGETHER[env_id][1:])
-    of_agents = [slow if n in (0, 2) else TOGETHER[env_id] for n in range(agents)]
-    return three_seeds(of_agents)
+def the_opposite(of: Experiment) -> Run:
+    numbers = range(1, len(of.agents) + 1)
+    if of.env_id == "CartPole-v1":
+        alone: Agents = dict.fromkeys(numbers, (400.0,) * 4)
+        every: Agents = dict.fromkeys(numbers, (100.0,) * 4)
+        greedy: Agents = {n: (450.0 if n in (1, 3) else 100.0,) * 4 for n in numbers}
+    else:
+        alone = dict.fromkeys(numbers, (200.0,) * 4)
+        every = dict.fromkeys(numbers, (0.0,) * 4)
+        greedy = dict.fromkeys(numbers, (-100.0,) * 4)
+    arms = {arm: seeds(of, greedy if x == 0 else every) for x, arm in FEDERATED.items()}
+    # Alone, seeds go the other way, or differences would be the same in all.
+    return run(of, arms | {"independent": seeds(of, alone, noise=-1)})
 
 
-def the_papers(env_id: str, agents: int) -> Run:
-    arms: Arms = {arm: together(env_id, agents) for arm in FEDERATED}
-    arms |= {"independent": alone(env_id, agents), "exploration=0": greedy(env_id, agents)}
-    return run_of(arms, env_id=env_id)
-
-
-def swapped(env_id: str, agents: int) -> Run:
-    arms: Arms = {arm: alone(env_id, agents) for arm in FEDERATED}
-    return run_of(arms | {"independent": together(env_id, agents)}, env_id=env_id)
-
-
-def all_good(env_id: str, agents: int) -> Run:
-    arms = dict.fromkeys(("independent", *FEDERATED), together(env_id, agents))
-    return run_of(arms, env_id=env_id)
-
-
-def all_bad(env_id: str, agents: int) -> Run:
-    arms = dict.fromkeys(("independent", *FEDERATED), alone(env_id, agents))
-    return run_of(arms, env_id=env_id)
-
-
-every_claim = pytest.mark.parametrize(
-    "claim", CLAIMS, ids=lambda claim: f"{claim.env_id}-{claim.agents}-{claim.text[:20]}"
+every_statement = pytest.mark.parametrize(
+    "statement", STATEMENTS, ids=lambda each: f"{each.experiment.name}-{each.text[:30]}"
 )
 
 
-def status(claim: _Claim, *runs: Run) -> str:
-    return check_claims(runs, rng())[CLAIMS.index(claim)].status
+def verdict(statement: Statement, *runs: Run) -> Verdict | None:
+    found = check_claims(runs, rng())
+    key = (statement.experiment.name, statement.text)
+    return next((each for each in found if (each.experiment, each.statement) == key), None)
 
 
-@every_claim
-def test_numbers_like_the_papers_meet_it(claim: _Claim) -> None:
-    assert status(claim, the_papers(claim.env_id, claim.agents)) == MET
+def status(statement: Statement, *runs: Run) -> str | None:
+    found = verdict(statement, *runs)
+    return found.status if found else None
 
 
-@every_claim
-def test_other_numbers_do_not(claim: _Claim) -> None:
-    for wrong in (swapped, all_good, all_bad):
-        assert status(claim, wrong(claim.env_id, claim.agents)) == NOT_MET
+@every_statement
+def test_numbers_like_the_papers_meet_it(statement: Statement) -> None:
+    found = verdict(statement, the_papers(statement.experiment))
+    assert found is not None
+    assert found.evidence is not None
+    assert (found.status, found.evidence.shortfall, found.seeds) == (MET, 0, 5)
 
 
-@every_claim
-def test_it_is_not_run_where_something_is_missing(claim: _Claim) -> None:
-    run = the_papers(claim.env_id, claim.agents)
-    only_alone = run_of({"independent": run.arms["independent"]}, env_id=claim.env_id)
-    only_together = run_of({arm: run.arms[arm] for arm in FEDERATED}, env_id=claim.env_id)
-    # Past its first evaluation, but more than two phases short of a fifth of the budget.
-    begun = run_of(
-        {
-            arm: {0: Curve(np.array([5.0]), seeds[0].returns_NE[:, :1])}
-            for arm, seeds in run.arms.items()
-        },
-        env_id=claim.env_id,
-    )
-    assert status(claim, only_alone) == NOT_RUN
-    assert status(claim, only_together) == NOT_RUN
-    if "need fewer" not in claim.text:  # which is about whatever was reached
-        assert status(claim, begun) == NOT_RUN
-    assert status(claim, run_of({}, agents=claim.agents, env_id=claim.env_id)) == NOT_RUN
+@every_statement
+def test_the_opposite_does_not(statement: Statement) -> None:
+    found = verdict(statement, the_opposite(statement.experiment))
+    assert found is not None
+    assert found.evidence is not None
+    assert found.status == NOT_MET
+    assert found.evidence.shortfall > 0
 
 
-@every_claim
-def test_runs_of_something_else_say_nothing(claim: _Claim) -> None:
-    other = LUNARLANDER if claim.env_id == CARTPOLE else CARTPOLE
-    assert status(claim) == NOT_RUN
-    assert status(claim, the_papers(other, claim.agents)) == NOT_RUN
-    assert status(claim, the_papers(claim.env_id, 3)) == NOT_RUN
+@every_statement
+def test_seeds_that_contradict_each_other_leave_it_undecided(statement: Statement) -> None:
+    of = statement.experiment
+    like, unlike = the_papers(of).arms, the_opposite(of).arms
+    mixed = {
+        arm: {seed: (like, unlike)[seed % 2][arm][seed] for seed in found}
+        for arm, found in like.items()
+    }
+    assert status(statement, run(of, mixed)) == UNDECIDED
+
+
+def only(arms: Callable[[str], bool], of: Experiment) -> Run:
+    whole = the_papers(of).arms
+    return run(of, {arm: found for arm, found in whole.items() if arms(arm)})
+
+
+@every_statement
+def test_it_is_not_run_where_something_is_missing(statement: Statement) -> None:
+    of = statement.experiment
+    found = verdict(statement, the_papers(of))
+    assert found is not None
+    assert found.evidence is not None
+    names = " ".join(found.evidence.quantities)
+    assert status(statement, run(of, {"exploration=7": the_papers(of).arms["fedhql"]})) == NOT_RUN
+    if "alone" in names or "share of agents" in names:
+        assert status(statement, only(lambda arm: arm != "independent", of)) == NOT_RUN
+    if "every λ" in statement.text or "λ hardly" in statement.text:
+        assert status(statement, only(lambda arm: arm != "exploration=5", of)) == NOT_RUN
+    begun = {
+        arm: {seed: Curve(np.array([0.1 * of.budget]), each.returns_NE[:, :1], each.own_E)}
+        for arm, curves in the_papers(of).arms.items()
+        for seed, each in curves.items()
+    }
+    assert status(statement, run(of, begun)) == NOT_RUN
+
+
+@every_statement
+def test_runs_of_something_else_are_not_held_against_it(statement: Statement) -> None:
+    of = statement.experiment
+    assert status(statement) is None
+    other = LUNARLANDER_5 if of.env_id == "CartPole-v1" else CARTPOLE_5
+    assert status(statement, the_papers(other)) is None
+    own_agents = the_papers(of)
+    own_agents.settings["agents"][2]["learning_rate"] = 0.5
+    assert status(statement, own_agents) is None
+    past_the_paper = the_papers(of)
+    past_the_paper.settings["federation"]["broadcast"] = "all-actions"
+    assert status(statement, past_the_paper) is None
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_the_four_presets_are_the_papers_experiments(preset: str) -> None:
+    chosen = read_settings(preset_text(preset)).model_dump(mode="json")
+    mine = run_of({"fedhql": {0: curve([1], *[[1]] * len(chosen["agents"]))}}, settings_=chosen)
+    names = [each.experiment.name for each in STATEMENTS if each.experiment.is_of(mine)]
+    task, _, agents = preset.partition("-n")
+    wanted = {"cartpole": "CartPole", "lunarlander": "LunarLander"}.get(task)
+    assert set(names) == ({f"{wanted} N={agents}"} if agents.isdecimal() else set())
 
 
 def test_a_verdict_shows_the_numbers() -> None:
-    verdicts = check_claims([the_papers(CARTPOLE, 5), the_papers(LUNARLANDER, 10)], rng())
-    ours = {(v.experiment, v.claim[:6]): v.ours for v in verdicts}
-    # 400 four times and 9; alone (4 * 300 + 9) / 5.
-    told = ours["CartPole N=5", "FedHQL"]
-    assert told.startswith("alone: 242 [242, 242]; FedHQL, λ = 0: 356 [356, 356]; ")
-    assert "FedHQL, λ = 3: 400 [400, 400]" in told
-    greedy_server = (
-        "Agent1: λ = 0 290, λ = 1 400, alone 300; Agent3: λ = 0 290, λ = 1 400, alone 300"
-    )
-    assert ours["CartPole N=5", "λ = 0 "] == greedy_server
-    assert ours["CartPole N=5", "Agent5"] == "490 federated, 9 alone"
-    # What they reach alone at the end, they reach at 20 %; what cannot be learnt, at once.
-    few = "λ = 1: 4 of 5 agents; median ratios 0.20, 0.20, 0.20, 0.20, 1.00"
-    assert ours["CartPole N=5", "most a"] == few
-    assert ours["LunarLander N=10", "λ = 3 "] == "λ = 3: 140 [140, 140], alone: -50 [-50, -50]"
-    assert ours["LunarLander N=5", "Agent1"] == ""
-
-
-def test_intervals_that_overlap_are_not_above() -> None:
-    run = the_papers(CARTPOLE, 5)
-    far_apart = {
-        seed: curve([20, 100], *[(level, level)] * 5) for seed, level in enumerate((100, 400, 500))
+    found = {
+        (v.experiment, v.statement[:9]): v for v in check_claims([the_papers(CARTPOLE_5)], rng())
     }
-    mixed = run_of(run.arms | {"fedhql": far_apart})
-    assert status(CLAIMS[0], mixed) == NOT_MET  # though 333 is above 242
+    # Mean over agents: (2 * 320 + 3 * 400) / 5 - (4 * 340 + 9) / 5, the same in every seed.
+    told = found["CartPole N=5", "every λ i"].ours
+    assert told.startswith("λ = 0 minus alone: 94 [94, 94]; λ = 1 minus alone: 126 [126, 126]; ")
+    # Standard deviation of -2 ... 2: 1.58, over sqrt(5), times 2.776.
+    assert found["CartPole N=5", "Agent5 al"].ours == "Agent5, alone: 9 [7, 11]"
+    most = found["CartPole N=5", "most agen"].ours
+    assert most.startswith("λ = 1, share of agents: 0.8 [0.8, 0.8]; with the server's share: 0.8 ")
+    assert "Agent1 1.00 [0.48, 1.00]" in most
+    assert "Agent5 0.00 [0.00, 0.52]" in most
+
+
+def test_own_steps_count_for_most_agents() -> None:
+    """Agents reach it at the same consumption, of which the server has taken a tenth."""
+    of = CARTPOLE_5
+    same = dict.fromkeys(range(1, 6), (100.0, 200.0, 300.0, 400.0))
+    together = seeds(of, same)
+    alone = {seed: replace(each, own_E=each.consumed_E) for seed, each in together.items()}
+    found = verdict(STATEMENTS[1], run(of, {"fedhql": together, "independent": alone}))
+    assert found is not None
+    assert found.ours.startswith("λ = 1, share of agents: 1 [1, 1]; with the server's share: 0 ")
 
 
 def test_a_run_that_cannot_answer_leaves_it_to_the_next() -> None:
-    complete = the_papers(CARTPOLE, 5)
-    partial = run_of({"independent": complete.arms["independent"]})
-    assert status(CLAIMS[0], partial, complete) == MET
+    partial = run(CARTPOLE_5, {"fedhql": the_papers(CARTPOLE_5).arms["fedhql"]})
+    assert status(STATEMENTS[0], partial, the_papers(CARTPOLE_5)) == MET
+
+
+def test_all_statements_of_a_table_are_corrected_together() -> None:
+    judged = check_claims([the_papers(CARTPOLE_5), the_papers(CARTPOLE_10)], rng())
+    p_values = [each.evidence.p for each in judged if each.evidence]
+    assert len(p_values) == sum(s.experiment in (CARTPOLE_5, CARTPOLE_10) for s in STATEMENTS) == 13
+    assert [each.p_holm for each in judged] == pytest.approx(holm(p_values).tolist())

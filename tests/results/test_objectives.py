@@ -7,6 +7,7 @@ from fedhql.results.objectives import (
     Efficiency,
     Welfare,
     sample_efficiency,
+    share_that_needs_less,
     system_welfare,
     welfare_of,
 )
@@ -86,40 +87,74 @@ def test_an_estimate_reads_as_mean_and_interval() -> None:
     assert str(welfare(run_of(PAIRED), "fedhql", 1.0).welfare) == "76 [50, 102]"
 
 
-def efficiency(federated: Arms) -> list[Efficiency]:
-    alone: Arms = {
-        "independent": {
-            0: curve([10, 20, 40, 100], [1, 5, 4, 0], [0, 0, 9, 0]),
-            1: curve([10, 20, 40, 100], [1, 2, 3, 0], [7, 1, 1, 0]),
-        }
+ALONE: Arms = {
+    "independent": {
+        0: curve([10, 20, 40, 100], [1, 5, 4, 0], [0, 0, 9, 0]),
+        1: curve([10, 20, 40, 100], [1, 2, 3, 0], [7, 1, 1, 0]),
     }
-    return sample_efficiency(run_of(alone | federated), "fedhql")
+}
+TOGETHER: Arms = {
+    "fedhql": {
+        0: curve([12, 25, 38, 99], [5, 0, 0, 0], [1, 9, 9, 0], own=[9, 18, 27, 90]),
+        1: curve([12, 25, 38, 99], [2, 2, 2, 0], [6, 6, 8, 0], own=[9, 18, 27, 90]),
+    }
+}
 
 
-def test_ratios_of_interactions_by_hand() -> None:
-    first, second = efficiency(
-        {
-            "fedhql": {
-                0: curve([12, 25, 38, 99], [5, 0, 0, 0], [1, 9, 9, 0]),
-                1: curve([12, 25, 38, 99], [2, 2, 2, 0], [6, 6, 8, 0]),
-            }
-        }
-    )
+def efficiency(
+    federated: Arms, *, server_share: bool = True, reach: float | None = None
+) -> list[Efficiency]:
+    run = run_of(ALONE | federated)
+    return sample_efficiency(run, "fedhql", server_share=server_share, reach=reach)
+
+
+def test_ratios_of_env_steps_by_hand() -> None:
+    first, second = efficiency(TOGETHER)
     assert (first.agent, second.agent) == ("agent1", "agent2")
     # Agent 1 alone reached 5 after 20 (seed 0), and 3 after 40 (seed 1); federated, 3 never.
     assert first.ratio_S == [12 / 20, np.inf]
-    assert first.probability == 0.5
     assert first.median_ratio == np.inf
     # Agent 2 alone reached 9 after 40, and 7 after 10.
     assert second.ratio_S == [25 / 40, 38 / 10]
-    assert second.probability == 0.5
     assert second.median_ratio == pytest.approx((0.625 + 3.8) / 2)
+    assert share_that_needs_less([first, second]).tolist() == [1, 0]
 
 
-def test_as_many_interactions_are_not_fewer() -> None:
-    first, _ = efficiency({"fedhql": {1: curve([10, 40, 100], [1, 3, 0], [7, 7, 0])}})
-    assert first.ratio_S == [1]
-    assert first.probability == 0
+def test_the_paper_counts_own_steps_only() -> None:
+    first, second = efficiency(TOGETHER, server_share=False)
+    assert first.ratio_S == [9 / 20, np.inf]
+    assert second.ratio_S == [18 / 40, 27 / 10]
+
+
+def test_runs_that_did_not_record_own_steps_cannot_say() -> None:
+    one = {0: curve([12, 99], [5, 0], [9, 0], own=None), 1: TOGETHER["fedhql"][1]}
+    first, _ = efficiency({"fedhql": one}, server_share=False)
+    assert first.ratio_S == [np.inf]  # of seed 1 alone
+    none = {0: one[0]}
+    assert efficiency({"fedhql": none}, server_share=False) == []
+    assert len(efficiency({"fedhql": none}, server_share=True)) == 2
+
+
+def test_steps_to_a_fixed_return() -> None:
+    first, second = efficiency(TOGETHER, reach=5)
+    # Agent 1: 5 after 12 and after 20; in seed 1 nobody reaches it.
+    assert first.ratio_S == [12 / 20, 1]
+    # Agent 2: after 25 and 40; after 12 and 10.
+    assert second.ratio_S == [25 / 40, 12 / 10]
+    _, second = efficiency(TOGETHER, reach=8)
+    assert second.ratio_S == [25 / 40, 0]  # alone it never reaches 8 in seed 1
+    assert second.probability_of_less().mean == 1
+
+
+def test_the_probability_has_the_exact_interval() -> None:
+    found = Efficiency("agent1", [0.5, 0.5, 0.5, 1, np.inf]).probability_of_less(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.6, 0.147, 0.947), abs=1e-3)
+
+
+def test_as_many_steps_are_not_fewer() -> None:
+    first, second = efficiency({"fedhql": {1: curve([10, 40, 100], [1, 3, 0], [7, 7, 0])}})
+    assert first.ratio_S == second.ratio_S == [1]
+    assert first.probability_of_less().mean == 0
 
 
 def test_seeds_under_way_have_no_ratio() -> None:
@@ -129,4 +164,5 @@ def test_seeds_under_way_have_no_ratio() -> None:
 def test_nothing_to_compare_with() -> None:
     assert efficiency({}) == []
     assert efficiency({"fedhql": {2: curve([10], [1], [1])}}) == []
-    assert sample_efficiency(run_of({"fedhql": {0: curve([10], [1])}}), "fedhql") == []
+    alone = run_of({"fedhql": {0: curve([10], [1])}})
+    assert sample_efficiency(alone, "fedhql", server_share=True) == []

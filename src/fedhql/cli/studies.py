@@ -37,7 +37,7 @@ from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
 from fedhql.results.load import load_run, load_runs
-from fedhql.results.report import write_report
+from fedhql.results.report import paper_tables, write_report
 from fedhql.results.statistics import LEVEL
 from fedhql.results.tables import Table, welfare_table
 from fedhql.running.ray_executors import RayTaskExecutor
@@ -224,6 +224,8 @@ def _report(
     for run in runs:
         _print(console, welfare_table(run, level), run.name)
     for table in attack_tables(attack_scores(runs, at=at, level=level), level):
+        _print(console, table)
+    for table in paper_tables(runs, rng()):
         _print(console, table)
     draw(runs, out.parent / "figures", attacks_at=at)
     page, *_ = write_report(runs, out, rng(), level=level, at=at)

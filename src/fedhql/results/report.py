@@ -15,6 +15,7 @@ import tomli_w
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
+from fedhql.results.readings import by_reading, readings_table
 from fedhql.results.statistics import t_band
 from fedhql.results.styles import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
 from fedhql.results.tables import Table, claims_table, run_tables
@@ -28,7 +29,7 @@ def write_report(
 ) -> list[Path]:
     """`out`.html and `out`.md; of attacks, at this share of the budget, also `out`-attacks.csv."""
     scores = attack_scores(runs, at=at, level=level)
-    first = [*attack_tables(scores, level), claims_table(check_claims(runs, rng))]
+    first = [*attack_tables(scores, level), *paper_tables(runs, rng)]
     tables = [run_tables(run, level) for run in runs]
     title = "FedHQL: " + ", ".join(run.name for run in runs)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +42,17 @@ def write_report(
     for suffix, text in written.items():
         write_atomically(out.with_name(f"{out.name}{suffix}"), text)
     return [out.with_name(f"{out.name}{suffix}") for suffix in written]
+
+
+def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
+    """Return the paper's statements beside its experiments, by reading if there are several."""
+    checked = {reading: check_claims(of, rng) for reading, of in by_reading(runs).items()}
+    verdicts = {
+        reading: of for reading, of in checked.items() if any(verdict.evidence for verdict in of)
+    }
+    readings = {reading: of for reading, of in verdicts.items() if reading}
+    compared = [readings_table(readings)] if readings else []
+    return compared + [claims_table(of, reading) for reading, of in verdicts.items()]
 
 
 def _markdown(
