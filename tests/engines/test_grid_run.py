@@ -3,7 +3,7 @@
 import itertools
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,86 +16,18 @@ from fedhql.compiled.grid import Grid
 from fedhql.engines import grid_run
 from fedhql.engines.cell_records import Progress
 from fedhql.engines.cell_run import finish_cell
-from fedhql.engines.grid_run import finish_grid
-from fedhql.environments.compiled import ENVPOOL_ENVIRONMENTS
 from fedhql.errors import NoUsableAnswers
-from fedhql.settings.experiment import read_settings
-from fedhql.settings.sections import ExperimentSettings
-from fedhql.storage.arm_names import CONTROLS
 from fedhql.storage.records import EvaluationRow, FederationRow, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
-
-SETTINGS = read_settings("""
-[environment]
-id = "CartPole-v1"
-[federation]
-query_batch = 4
-horizon_steps = 5
-self_learning_env_steps = 40
-[budget]
-env_steps_per_agent = 130
-[evaluation]
-episodes = 2
-interval_env_steps = 30
-moments = "both"
-[[agents]]
-learning_rate = 0.01
-[[agents]]
-learning_rate = 0.03
-exploration_final_eps = 0.2
-""", [f"agents.{setting}" for setting in (
-    "hidden=[8]", "train_freq=1", "learning_starts=10", "batch_size=8", "improvement_steps=4",
-    "target_update_interval=15",
-)])  # fmt: skip
-PUBLIC = CONTROLS["public-states"]
-# Federated lanes pay for the server, so they have fewer own steps and end before the last lane.
-CELLS = [Cell(arm, 0) for arm in ("fedhql", "exploration=3", PUBLIC, "independent")]
-RECORDS = ("evaluations.csv", "federation.csv")
-
-
-class Interrupted(Exception):
-    pass
-
-
-def finish(
-    home: Path,
-    cells: Sequence[Cell] = CELLS,
-    report: Callable[[Progress], None] = lambda progress: None,
-    clock: Callable[[], float] = lambda: 0.0,
-    settings: ExperimentSettings = SETTINGS,
-) -> Path:
-    """Run a grid. With the default clock, checkpoints take no time and are due every round."""
-    directory = RunDirectory(home)
-    finish_grid(
-        settings,
-        cells,
-        directory,
-        directory.grids() / "0",
-        report=report,
-        clock=clock,
-        tensorboard=False,
-    )
-    return home
-
-
-def interrupted(home: Path, reports: int, settings: ExperimentSettings = SETTINGS) -> Path:
-    """Run a grid and stop it after this number of reports."""
-    left = iter(range(reports))
-
-    def report(progress: Progress) -> None:
-        if next(left, None) is None:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        finish(home, report=report, settings=settings)
-    return home
-
-
-def contents(home: Path) -> dict[str, bytes]:
-    """Return the files with rows and policies, without those about timing."""
-    kept = (*RECORDS, "parameters.npz", "network.json")
-    found = (path for path in home.rglob("*") if path.name in kept)
-    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+from tests.engines.small_grid import (
+    CELLS,
+    PUBLIC,
+    RECORDS,
+    SETTINGS,
+    contents,
+    finish,
+    interrupted,
+)
 
 
 @pytest.fixture(scope="module")
@@ -213,28 +145,6 @@ def test_a_resumed_grid_writes_the_same_bytes(reports: int, compiled: Path, tmp_
     home = interrupted(tmp_path, reports)
     assert contents(home) != contents(compiled)
     assert contents(finish(home)) == contents(compiled)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", ["reset", "carry-over"])
-@pytest.mark.skipif(
-    not ENVPOOL_ENVIRONMENTS["LunarLander-v3"].is_installed,
-    reason="no EnvPool (pip install 'fedhql[envpool]')",
-)
-@pytest.mark.parametrize("implementation", ["twin", "envpool"])
-def test_a_resumed_grid_of_lunar_lander_writes_the_same_bytes(
-    server: str, implementation: str, tmp_path: Path
-) -> None:
-    """EnvPool cannot save agents' episodes, so phases begin new ones; the server's are replayed."""
-    environment = SETTINGS.environment.model_copy(
-        update={"id": "LunarLander-v3", "implementation": implementation}
-    )
-    federation = SETTINGS.federation.model_copy(update={"server_environments": server})
-    lander = SETTINGS.model_copy(update={"environment": environment, "federation": federation})
-    whole = finish(tmp_path / "whole", settings=lander)
-    home = interrupted(tmp_path / "interrupted", 16, lander)
-    assert contents(home) != contents(whole)
-    assert contents(finish(home, settings=lander)) == contents(whole)
 
 
 def test_a_grid_resumes_after_its_first_cell_has_finished(
