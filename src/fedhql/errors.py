@@ -61,6 +61,12 @@ class RunDirectoryError(FedHQLError):
     """The output directory is in use or holds something else."""
 
 
+class DiskFull(FedHQLError, OSError):
+    """No space is left to write a file; an OSError too, for callers that handle any of them."""
+
+    exit_code = 1
+
+
 class CredentialsError(FedHQLError):
     """A certificate or key is missing, does not match, or may not be used."""
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from fedhql.errors import DiskFull
 from fedhql.storage.checkpoints import SHARE_OF_RUN, Checkpoints
 
 
@@ -48,7 +49,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     clock = Clock()
     checkpoints = Checkpoints(tmp_path, clock)
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OSError, match="No space left"), checkpoints.write(0):
+    with pytest.raises(DiskFull, match="no space is left for"), checkpoints.write(0):
         raise full  # there is no checkpoint to go on from
     write(checkpoints, 1)
     with checkpoints.write(2) as directory:

@@ -1,6 +1,10 @@
+import os
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from fedhql.errors import DiskFull
 from fedhql.storage.records import EvaluationRow, FederationRow, RecordFile, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
 
@@ -33,6 +37,20 @@ def test_a_resumed_file_drops_the_rows_after_its_checkpoint(tmp_path: Path) -> N
     with closing(RecordFile(path, EvaluationRow, length=length)) as file:
         file.append(ROWS[1:2])
     assert read_rows(path, EvaluationRow) == ROWS[:2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.csv"
+    path.symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match=r"no space is left for .*evaluations.csv"):
+        RecordFile(path, EvaluationRow)
+    path.unlink()
+    file = RecordFile(path, EvaluationRow)
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), file._file.fileno())  # the disk is full after the header
+    with pytest.raises(DiskFull), closing(file):
+        file.append(ROWS)
 
 
 def test_the_order_of_merged_rows_does_not_depend_on_who_finished_first(tmp_path: Path) -> None:

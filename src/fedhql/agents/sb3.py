@@ -173,15 +173,15 @@ class Sb3DqnAgent:
     def save(self, directory: Path) -> None:
         model, replay = self._model, self._model.replay_buffer
         assert replay is not None
-        torch.save(
-            {
-                "q_net": model.q_net.state_dict(),
-                "q_net_target": model.q_net_target.state_dict(),
-                "optimizer": model.policy.optimizer.state_dict(),
-                "improver": self._improver.state_dict(),
-            },
-            directory / "networks.pt",
-        )
+        networks = {
+            "q_net": model.q_net.state_dict(),
+            "q_net_target": model.q_net_target.state_dict(),
+            "optimizer": model.policy.optimizer.state_dict(),
+            "improver": self._improver.state_dict(),
+        }
+        # Given a path, torch reports a full disk as a RuntimeError without a reason.
+        with (directory / "networks.pt").open("wb") as file:
+            torch.save(networks, file)
         used = replay.buffer_size if replay.full else replay.pos
         columns = {name: getattr(replay, name)[:used] for name in REPLAY_COLUMNS}
         np.savez(directory / "replay.npz", allow_pickle=False, **columns)

@@ -1,6 +1,5 @@
 """Checkpoints of one cell: each is complete or absent, and writing takes about 2 % of a run."""
 
-import errno
 import logging
 import math
 import shutil
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedhql.errors import DiskFull
 from fedhql.storage.files import whole_directory
 
 log = logging.getLogger(__name__)
@@ -59,16 +59,16 @@ class Checkpoints:
     def write(self, round_number: int) -> Iterator[Path]:
         """Yield a directory to fill; it becomes the latest checkpoint when the block ends.
 
-        If the disk is full, warn and keep the checkpoint before. A new one stands beside it until
-        it is complete, so both must fit.
+        If the disk is full, warn and keep the checkpoint before; raise DiskFull if there is none. A
+        new checkpoint stands beside the last until it is complete, so both must fit.
         """
         begun = self._clock()
         target = self._directory / f"round-{round_number:09d}"
         try:
             with whole_directory(target) as temporary:
                 yield temporary
-        except OSError as error:
-            if error.errno != errno.ENOSPC or self.latest() is None:
+        except DiskFull:
+            if self.latest() is None:
                 raise
             log.warning(
                 "no space in %s for a second checkpoint; the run goes on, and would be resumed "

@@ -8,6 +8,8 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from fedhql.storage.files import needing_space
+
 SELF_LEARNING, ROUND = "self-learning", "round"  # when an evaluation is taken: after which of them
 CONSENSUS = "consensus"  # stands for an agent's name: greedy in the centre of all agents' answers
 
@@ -53,25 +55,30 @@ class RecordFile(Generic[Row]):
 
     def __init__(self, path: Path, row_type: type[Row], *, length: int | None = None) -> None:
         """Truncate the file to `length` bytes, or start a new file if `length` is None."""
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         if length is None:
-            path.write_text(header(row_type))
+            with needing_space(path):
+                path.write_text(header(row_type))
         else:
             os.truncate(path, length)
         self._file = path.open("a", newline="")
 
     def append(self, rows: Iterable[Row]) -> None:
-        csv.writer(self._file, lineterminator="\n").writerows(astuple(row) for row in rows)
-        self._file.flush()
+        with needing_space(self._path):
+            csv.writer(self._file, lineterminator="\n").writerows(astuple(row) for row in rows)
+            self._file.flush()
 
     def length(self) -> int:
         """Write everything to disk and return the length of the file in bytes."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with needing_space(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
-        self._file.close()
+        with needing_space(self._path):  # after a failed write, this is another attempt
+            self._file.close()
 
 
 def header(row_type: type[Any]) -> str:
