@@ -290,3 +290,17 @@ def test_stable_baselines3_loads_the_exported_model(tmp_path: Path) -> None:
     greedy, _ = loaded.predict(STATES, deterministic=True)
     np.testing.assert_array_equal(greedy, learner.q_values(STATES).argmax(axis=1))
     assert loaded.exploration_schedule(1.0) == loaded.exploration_schedule(0.0) == 0.07
+
+
+def test_silent_units_are_those_that_are_zero_at_the_last_states() -> None:
+    learner = agent(hidden=(16, 8))
+    learner.self_learn(300)
+    assert 0 <= learner.diagnostics()["train/silent_units"] < 1
+    layers: Any = learner._q_net.q_net
+    with torch.no_grad():
+        layers[0].bias.fill_(-1e6)
+        layers[2].bias.fill_(1e6)
+    assert learner.diagnostics()["train/silent_units"] == pytest.approx(16 / 24)
+    tanh = agent(activation="tanh")
+    tanh.self_learn(10)
+    assert np.isnan(tanh.diagnostics()["train/silent_units"])

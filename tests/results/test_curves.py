@@ -1,10 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedhql.errors import RunDirectoryError
-from fedhql.results.curves import curves
+from fedhql.results.archive import write_archive
+from fedhql.results.curves import curves, run_of_rows
 from fedhql.results.load import load_run
 from fedhql.storage.run_directory import Cell
 from tests.results.handmade import curve, rows_of, run_of, settings, write_run
@@ -31,6 +33,57 @@ def test_an_unfinished_last_evaluation_is_left_out() -> None:
 def test_a_cell_without_a_whole_evaluation_has_no_curve() -> None:
     assert curves(rows_of("fedhql", 0, TWO_AGENTS)[:1], agents=2) == {}
     assert curves([], agents=2) == {}
+
+
+def test_evaluations_stand_at_the_consumption_where_they_were_due() -> None:
+    """Whatever was consumed when they were taken, so that arms have equal numbers of them."""
+    rows = rows_of("fedhql", 0, curve([11, 23, 24, 35], [1, 3, 2, 4]))
+    found = curves(rows, agents=1, interval=10, budget=35)["fedhql"][0]
+    assert found.consumed_E.tolist() == [10, 20, 30, 35]
+    assert found.own_E is not None
+    assert found.own_E.tolist() == [11, 23, 24, 35]
+    part = found.until(29)
+    assert part is not None
+    assert part.returns_NE.tolist() == [[1, 3]]
+
+
+def test_a_run_keeps_apart_moments_and_the_consensus_policy(tmp_path: Path) -> None:
+    phases, rounds = curve([10, 20], [1, 2], [3, 4]), curve([11, 21], [5, 6], [7, 8])
+    consensus = [
+        replace(row, agent="consensus", mean_return=row.mean_return + 90)
+        for row in rows_of("fedhql", 0, phases)
+        if row.agent == "agent1"
+    ]
+    measured = [
+        replace(row, start_value=2.0 * row.mean_return, discounted_return=1.0, silent_units=0.25)
+        for row in rows_of("fedhql", 0, phases)
+    ]
+    rows = [
+        *rows_of("independent", 0, phases),
+        *measured[:2],
+        consensus[0],
+        *(replace(row, after="round") for row in rows_of("fedhql", 0, rounds)[:2]),
+        *measured[2:],
+        consensus[1],
+        *(replace(row, after="round") for row in rows_of("fedhql", 0, rounds)[2:]),
+    ]
+    run = run_of_rows("mine", settings(agents=2), {}, rows, {})
+    write_archive(run, tmp_path / "mine")
+    for each in (run, load_run(tmp_path / "mine")):
+        assert list(each.arms) == ["independent", "fedhql"]
+        assert each.arms["fedhql"][0].returns_NE.tolist() == [[1, 2], [3, 4]]
+        after = each.after_round()
+        assert after.arms["fedhql"][0].returns_NE.tolist() == [[5, 6], [7, 8]]
+        assert after.arms["independent"][0].returns_NE.tolist() == [[1, 2], [3, 4]]
+        assert each.consensus["fedhql"][0].returns_NE.tolist() == [[91, 92]]
+        found = each.measures[Cell("fedhql", 0)]  # of the last evaluation, a tenth of two
+        assert found.start_values_N.tolist() == [4, 8]
+        assert found.discounted_N.tolist() == [1, 1]
+        assert found.silent_units_N.tolist() == [0.25, 0.25]
+    only_rounds = run_of_rows(
+        "mine", settings(agents=2), {}, [r for r in rows if r.after == "round"], {}
+    )
+    assert only_rounds.arms["fedhql"][0].returns_NE.tolist() == [[5, 6], [7, 8]]
 
 
 def test_until_is_what_had_been_seen() -> None:

@@ -206,3 +206,17 @@ def test_a_checkpoint_holds_the_remembered_states(tmp_path: Path) -> None:
     agent(1, revives=False).save(without)
     with pytest.raises(AgentRefused, match="made with other settings of the agent"):
         original.restore(without)
+
+
+def test_the_share_of_silent_units_counts_relu_units_only() -> None:
+    vector = silenced()
+    count = sum(int((layer == 0).all(axis=0).sum()) for layer in answers(vector))
+    expected = pytest.approx(count / 11)  # 6 and 5 units
+    assert count >= 5
+    assert float(NETWORK.silent_units(vector, ASKED_SD)) == expected
+    wide = padded([NETWORK, Network(D, (8, 7, 6), A, "tanh")])
+    held = jnp.asarray(embed(vector, NETWORK, wide))  # padding is not counted
+    assert float(wide.silent_units(held, ASKED_SD, jnp.bool_(False))) == expected
+    assert np.isnan(wide.silent_units(held, ASKED_SD, jnp.bool_(True)))
+    tanh = Network(D, (6, 5), A, "tanh")
+    assert np.isnan(tanh.silent_units(vector, ASKED_SD))
