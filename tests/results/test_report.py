@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedhql.results.curves import Run
+from fedhql.results.paper_experiments import CARTPOLE_10
 from fedhql.results.report import write_report
 from fedhql.results.styles import styles
 from fedhql.storage.run_directory import Cell
 from tests.browser import chromium
 from tests.results.handmade import curve, learning_run, run_of
+from tests.results.test_claims import the_opposite, the_papers
 
 NASTY = """</script></pre><script>console.error("broken")</script> & "quotes" $title"""
 
@@ -40,8 +43,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag == "br":
-            self.rows[-1][-1] += " "
+        if tag == "wbr":
             return
         self._inside = tag
         if tag == "tr":
@@ -80,8 +82,8 @@ BY_HAND_ROWS = [
     # At 20 % of the budget: alone 20 and 0, federated 40 and 4; gains 20 and 4.
     ["DQN alone", "-", "-", *["10 [0, 20]"] * 3, "14 [4, 25]"],
     ["FedHQL, λ = 1", "-", "-", *["22 [4, 40] (+12 [4, 20])"] * 3, "22 [5, 40] (+8 [1, 15])"],
-    ["agent1", "12 / 12", "32 / 22"],
-    ["agent2", "17 / 12", "12 / 12"],
+    ["DQN alone", "12 / 12", "17 / 12"],
+    ["FedHQL, λ = 1", "32 / 22", "12 / 12"],
     # What agent1 reaches alone after 100 in either seed it reaches after 20. Agent2 never reaches
     # 30 again in seed 0; in seed 1, 4 after 20 for 100.
     ["agent1", "0.20, 1.00 [0.50, 1.00]"],
@@ -114,7 +116,7 @@ def test_the_level_is_of_the_tables(tmp_path: Path) -> None:
 def test_runs_of_the_same_name_keep_their_own_tables(tmp_path: Path) -> None:
     other = run_of({"fedhql": {0: curve([100], [77])}}, "mine")
     html, text = written([BY_HAND, other], tmp_path)
-    for row in (BY_HAND_ROWS[1], ["agent1", "77 / 77"]):
+    for row in (BY_HAND_ROWS[1], ["FedHQL, λ = 1", "77 / 77"]):
         assert Page(html).rows.count(row) == 1
         assert text.count(f"| {' | '.join(row)} |") == 1
 
@@ -139,7 +141,9 @@ def test_what_users_named_does_not_break_the_page(tmp_path: Path) -> None:
     page = Page(html)
     assert len(page.scripts) == 3  # plotly, the data, the page's own
     assert not [tag for tag, _ in page.elements if tag == "b"]
-    labels = {trace["meta"] for panel in json.loads(page.scripts[1]) for trace in panel["traces"]}
+    gains, *curves = json.loads(page.scripts[1])
+    assert gains["layout"]["yaxis"]["ticktext"] == ["FedHQL, </script> = 3"]
+    labels = {trace["meta"] for panel in curves for trace in panel["traces"]}
     assert labels == {"DQN alone", "FedHQL, </script> = 3"}
     boxes = [attributes["value"] for tag, attributes in page.elements if tag == "input"]
     assert boxes == ["DQN alone", "FedHQL, </script> = 3"]
@@ -155,10 +159,35 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
     assert written([BY_HAND], tmp_path / "a") == written([BY_HAND], tmp_path / "b")
 
 
+def test_a_page_opens_with_the_answer(tmp_path: Path) -> None:
+    html, text = written([BY_HAND], tmp_path)
+    told = "FedHQL, λ = 1 is above DQN alone by 8 [1, 15] in max mean return"
+    assert text.startswith(f"# FedHQL: mine\n\n{told}")
+    body = html.partition("<body>")[2]
+    assert body.index(told) < body.index('id="gains"') < body.index("<table>")
+    html, text = written([BY_HAND, replace(BY_HAND, name="other")], tmp_path)
+    assert f"# FedHQL: mine, other\n\nmine: {told}" in text
+    assert f"\nother: {told}" in text
+
+
+def test_many_runs_answer_where_they_stand(tmp_path: Path) -> None:
+    html, text = written([replace(BY_HAND, name=f"run{n}") for n in range(5)], tmp_path)
+    assert text.startswith("# FedHQL: 5 runs\n\n## run0")
+    assert text.count("FedHQL, λ = 1 is above DQN alone") == 5
+    assert html.count("FedHQL, λ = 1 is above DQN alone") == 5
+    assert 'id="gains"' not in html
+
+
+def test_a_run_of_one_arm_has_no_picture_of_gains(tmp_path: Path) -> None:
+    html, text = written([run_of({"fedhql": BY_HAND.arms["fedhql"]}, "mine")], tmp_path)
+    assert "Federated and alone cannot be compared" in text
+    assert 'id="gains"' not in html
+
+
 ONE_SEED = learning_run(agents=2, seeds=1)
 RUNS = [ONE_SEED, learning_run(agents=1, seeds=3, arms=["independent", "exploration=3"])]
-PANELS = ["run0-best", "run0-each", "run0-agent1", "run0-agent2"]
-PANELS += ["run1-best", "run1-each", "run1-agent1"]
+CURVES = ["run0-best", "run0-each", "run0-agent1", "run0-agent2"]
+CURVES += ["run1-best", "run1-each", "run1-agent1"]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +204,7 @@ def drawn(browser: webdriver.Chrome, kind: str, property_: str) -> dict[str, lis
     """Panel -> a style of each of its paths that has something to draw."""
     found: dict[str, list[str]] = browser.execute_script(
         """const [kind, property] = arguments;
-        return Object.fromEntries([...document.querySelectorAll(".panel")].map(panel =>
+        return Object.fromEntries([...document.querySelectorAll(".panel:not(#gains)")].map(panel =>
           [panel.id, [...panel.querySelectorAll(`.scatterlayer path.${kind}`)]
             .filter(path => path.getAttribute("d") && path.getBoundingClientRect().width > 50)
             .map(path => getComputedStyle(path))
@@ -195,7 +224,7 @@ def rgb(label: str) -> str:
 def expected(*hidden: str) -> dict[str, list[str]]:
     labels = {
         panel: [*map(RUNS[int(panel[3])].label, RUNS[int(panel[3])].ordered_arms)]
-        for panel in PANELS
+        for panel in CURVES
     }
     return {panel: [rgb(each) for each in of if each not in hidden] for panel, of in labels.items()}
 
@@ -210,8 +239,8 @@ def test_every_panel_has_its_curves(browser: webdriver.Chrome) -> None:
 
 def test_only_several_seeds_have_bands_and_curves_show_through(browser: webdriver.Chrome) -> None:
     opacities = drawn(browser, "js-fill", "fillOpacity")
-    assert {panel for panel, found in opacities.items() if found} == set(PANELS[4:])
-    for panel in PANELS[4:]:
+    assert {panel for panel, found in opacities.items() if found} == set(CURVES[4:])
+    for panel in CURVES[4:]:
         assert [float(each) for each in opacities[panel]] == pytest.approx([0.15, 0.15], abs=0.01)
 
 
@@ -229,6 +258,13 @@ def test_a_toggle_hides_an_arm_everywhere_and_shows_it_again(
     click(browser, label)
     wait.until(lambda _: drawn(browser, "js-line", "stroke") == expected())
     assert drawn(browser, "js-fill", "fill") == bands
+
+
+def test_the_opening_picture_shows_every_gain(browser: webdriver.Chrome) -> None:
+    panel = browser.find_element(By.ID, "gains")
+    assert len(panel.find_elements(By.CSS_SELECTOR, ".scatterlayer .points path")) == 2 * 3
+    rows = [row.text for row in panel.find_elements(By.CSS_SELECTOR, ".ytick text")]
+    assert rows == [f"handmade: FedHQL, λ = {exploration}" for exploration in (0, 1, 3)]
 
 
 def test_hovering_shows_the_values(browser: webdriver.Chrome) -> None:
@@ -262,3 +298,31 @@ def test_the_browser_has_nothing_to_complain_about_and_fetched_nothing(
         "return performance.getEntriesByType('resource').map(entry => entry.name)"
     )
     assert fetched == []
+
+
+def wide_runs() -> list[Run]:
+    """Ten agents, every λ, attacks, and eight readings of the paper."""
+    attacks = [f"attack={name},attackers={k}" for name in "abcdef" for k in (1, 2)]
+    attacked = learning_run(agents=10, arms=["independent", "fedhql", *attacks])
+    large = {
+        arm: {seed: curve(c.consumed_E, *(33 * c.returns_NE - 200)) for seed, c in seeds.items()}
+        for arm, seeds in attacked.arms.items()
+    }
+    readings = [
+        replace(of(CARTPOLE_10), name=f"cartpole-n10--{word}-uniform-constant-{word}")
+        for word in ("adam", "sgd", "rmsprop", "momentum")
+        for of in (the_papers, the_opposite)
+    ]
+    return [run_of(large, "attacked"), *readings]
+
+
+def test_no_table_needs_a_scroll_bar(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    page, *_ = write_report(wide_runs(), tmp_path / "wide", np.random.default_rng(0), level=0.95)
+    browser.set_window_size(1300, 900)
+    browser.get(page.as_uri())
+    widths = browser.execute_script(
+        "return [...document.querySelectorAll('table')].map("
+        "table => [table.caption.textContent, table.scrollWidth - table.clientWidth])"
+    )
+    assert len(widths) > 20
+    assert [each for each in widths if each[1] > 0] == []

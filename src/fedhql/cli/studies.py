@@ -32,6 +32,7 @@ from fedhql.cluster.session import Cluster
 from fedhql.engines.choice import AUTO, ENGINES
 from fedhql.engines.work import Executor
 from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.results.answer import answer
 from fedhql.results.archive import write_archive
 from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
@@ -222,6 +223,7 @@ def _report(
     runs: Sequence[Run], out: Path, level: float, console: Console, at: float = 1.0
 ) -> Path:
     for run in runs:
+        console.print(f"{run.name}: {answer(run, level)}", highlight=False, markup=False)
         _print(console, welfare_table(run, level), run.name)
     for table in attack_tables(attack_scores(runs, at=at, level=level), level):
         _print(console, table)

@@ -21,33 +21,38 @@ def by_reading(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def readings_table(verdicts: Mapping[str, Sequence[Verdict]]) -> Table:
-    """Return statements down, readings across, with distances above."""
+    """Return statements down, readings across, the nearest first, with distances above."""
     keys = list(dict.fromkeys(_key(verdict) for of in verdicts.values() for verdict in of))
     found = {name: {_key(verdict): verdict for verdict in of} for name, of in verdicts.items()}
     run_by_all = [
         key for key in keys if all(key in of and of[key].evidence for of in found.values())
     ]
     common = {name: distance([of[key] for key in run_by_all]) for name, of in found.items()}
+    names = sorted(found, key=lambda name: (common[name] is None, common[name], name))
     statements = [
-        (experiment, statement, *(_cell(of.get((experiment, statement))) for of in found.values()))
+        (
+            experiment,
+            statement,
+            *(_cell(found[name].get((experiment, statement))) for name in names),
+        )
         for experiment, statement in keys
     ]
     rows = [
-        ("all", "distance: mean shortfall", *(_number(distance(of)) for of in verdicts.values())),
+        ("all", "distance: mean shortfall", *(_number(distance(verdicts[name])) for name in names)),
         (
             "all",
             f"the same over the {len(run_by_all)} statements that all readings ran",
-            *(_number(common[name]) for name in found),
+            *(_number(common[name]) for name in names),
         ),
-        ("all", "met, undecided, not met", *(_counts(of) for of in verdicts.values())),
+        ("all", "met, undecided, not met", *(_counts(verdicts[name]) for name in names)),
         *statements,
     ]
     note = (
-        "Below each verdict the shortfall: how far the mean over seeds is outside the statement's "
+        "In brackets the shortfall: how far the mean over seeds is outside the statement's "
         "range, in units of the task's scale (CartPole 500, LunarLander 300, shares of agents 1); "
         "0 where it is inside. Compare readings by the statements that all of them ran."
     )
-    header = ("experiment", "the paper's statement", *verdicts)
+    header = ("experiment", "the paper's statement", *names)
     return Table("Readings of the paper", header, rows, words=2, note=note)
 
 

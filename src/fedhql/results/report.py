@@ -2,26 +2,25 @@
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
 import tomli_w
 
+from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
+from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.readings import by_reading, readings_table
-from fedhql.results.statistics import t_band
-from fedhql.results.styles import BEST, EACH, MEASURES, Points, Style, mean_and_band, styles
+from fedhql.results.styles import styles
 from fedhql.results.tables import Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
 
-Panel = dict[str, Any]  # id, traces and layout of one plot
+ANSWERS_FIRST = 4  # runs; of more, the answers stand with each run
 
 
 def write_report(
@@ -31,11 +30,12 @@ def write_report(
     scores = attack_scores(runs, at=at, level=level)
     first = [*attack_tables(scores, level), *paper_tables(runs, rng)]
     tables = [run_tables(run, level) for run in runs]
-    title = "FedHQL: " + ", ".join(run.name for run in runs)
+    few = len(runs) <= ANSWERS_FIRST
+    title = "FedHQL: " + (", ".join(run.name for run in runs) if few else f"{len(runs)} runs")
     out.parent.mkdir(parents=True, exist_ok=True)
     written = {
         ".html": _html(title, runs, first, tables, level),
-        ".md": _markdown(title, runs, first, tables),
+        ".md": _markdown(title, runs, first, tables, level),
     }
     if scores:
         written["-attacks.csv"] = attack_csv(scores)
@@ -56,11 +56,18 @@ def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
 
 
 def _markdown(
-    title: str, runs: Sequence[Run], first: Sequence[Table], tables: Sequence[list[Table]]
+    title: str,
+    runs: Sequence[Run],
+    first: Sequence[Table],
+    tables: Sequence[list[Table]],
+    level: float,
 ) -> str:
-    parts = [f"# {title}\n", *(table.markdown() for table in first)]
+    few = len(runs) <= ANSWERS_FIRST
+    parts = [f"# {title}\n", *(f"{line}\n" for line in _answers(runs, level) if few)]
+    parts += [table.markdown() for table in first]
     for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
+        parts += [] if few else [answer(run, level) + "\n"]
         parts += [table.markdown() for table in of_run]
     return "\n".join(parts)
 
@@ -72,15 +79,23 @@ def _html(
     tables: Sequence[list[Table]],
     level: float,
 ) -> str:
-    panels: list[Panel] = []
-    body = [f"<h1>{escape(title)}</h1>", *(table.html() for table in first), _toggles(runs)]
+    few = len(runs) <= ANSWERS_FIRST
+    panels = [gains_panel(runs, level)] if few and any(gains(run) for run in runs) else []
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        *(f'<p class="answer">{escape(line)}</p>' for line in _answers(runs, level) if few),
+        _places(panels, "panels answers"),
+        *(table.html() for table in first),
+        _toggles(runs),
+    ]
     chosen = styles(runs)
     for number, (run, of_run) in enumerate(zip(runs, tables, strict=True)):
-        wide, small = _panels(run, f"run{number}", chosen, level)
+        wide, small = run_panels(run, f"run{number}", chosen, level)
         panels += wide + small
         body += [
             f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
             f"<p>{escape(_facts(run))}</p>",
+            "" if few else f'<p class="answer">{escape(answer(run, level))}</p>',
             _places(wide, "panels wide"),
             *(table.html() for table in of_run),
             "<h3>Each agent, max mean return</h3>",
@@ -96,6 +111,12 @@ def _html(
     return Template(template).substitute(
         title=escape(title), plotly=get_plotlyjs(), body="\n".join(body), data=data
     )
+
+
+def _answers(runs: Sequence[Run], level: float) -> list[str]:
+    """Return what each run answers; with its name where there are several."""
+    names = [f"{run.name}: " if len(runs) > 1 else "" for run in runs]
+    return [f"{name}{answer(run, level)}" for name, run in zip(names, runs, strict=True)]
 
 
 def _facts(run: Run) -> str:
@@ -126,88 +147,8 @@ def _toggles(runs: Sequence[Run]) -> str:
 
 
 def _places(panels: Sequence[Panel], kind: str) -> str:
-    inside = "".join(f'<div class="panel" id="{panel["id"]}"></div>' for panel in panels)
+    inside = "".join(
+        f'<div class="panel" id="{panel["id"]}" style="height: {panel["height"]}px"></div>'
+        for panel in panels
+    )
     return f'<div class="{kind}">{inside}</div>'
-
-
-def _panels(
-    run: Run, prefix: str, chosen: dict[str, Style], level: float
-) -> tuple[list[Panel], list[Panel]]:
-    """Mean over agents on both measures; then each agent on the paper's."""
-    wide = [
-        _panel(
-            f"{prefix}-{key}",
-            name,
-            run,
-            {
-                arm: [(c.consumed_E, MEASURES[name](c).mean(axis=0)) for c in seeds.values()]
-                for arm, seeds in run.arms.items()
-            },
-            chosen,
-            level,
-        )
-        for key, name in (("best", BEST), ("each", EACH))
-    ]
-    small = [
-        _panel(
-            f"{prefix}-{agent}",
-            agent.replace("agent", "Agent"),
-            run,
-            {
-                arm: [(c.consumed_E, c.best[n]) for c in seeds.values()]
-                for arm, seeds in run.arms.items()
-            },
-            chosen,
-            level,
-        )
-        for n, agent in enumerate(run.agents)
-    ]
-    return wide, small
-
-
-def _panel(
-    place: str,
-    title: str,
-    run: Run,
-    seeds: dict[str, list[Points]],
-    chosen: dict[str, Style],
-    level: float,
-) -> Panel:
-    traces: list[dict[str, Any]] = []
-    for arm in run.ordered_arms:
-        name = run.label(arm)
-        colour, _ = chosen[name]
-        x, mean, low, high = mean_and_band(seeds[arm], partial(t_band, level=level))
-        common = {"meta": name, "mode": "lines", "type": "scatter", "showlegend": False}
-        if len(seeds[arm]) > 1:
-            around = np.concatenate([low, high[::-1]])
-            traces.append(
-                common
-                | {
-                    "x": _short(np.concatenate([x, x[::-1]])),
-                    "y": _short(around),
-                    "fill": "toself",
-                    "fillcolor": f"{colour}26",
-                    "line": {"width": 0},
-                    "hoverinfo": "skip",
-                }
-            )
-        hover = f"{name}: %{{y:.1f}}<extra></extra>"
-        traces.append(
-            common
-            | {"x": _short(x), "y": _short(mean), "name": name, "hovertemplate": hover}
-            | {"line": {"color": colour, "width": 2}}
-        )
-    layout = {
-        "title": {"text": title, "font": {"size": 14}, "x": 0.02},
-        "margin": {"l": 50, "r": 15, "t": 40, "b": 40},
-        "hovermode": "x unified",
-        "xaxis": {"title": {"text": "env steps per agent"}, "range": [0, run.budget]},
-        "yaxis": {"title": {"text": "return"}},
-    }
-    return {"id": place, "traces": traces, "layout": layout}
-
-
-def _short(values: Any) -> list[float | None]:
-    """Five digits are more than a screen shows. JSON has no NaN: a gap."""
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]

@@ -1,5 +1,6 @@
 """The tables of a report, once, for HTML and for Markdown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -44,10 +45,11 @@ class Table:
 
     def html(self) -> str:
         def cell(tag: str, n: int, text: str) -> str:
-            status = next((each for each in STATUSES if text.startswith(each)), "")
-            kinds = ["number"] * (n >= self.words) + [status.replace(" ", "-")] * bool(status)
-            # A gain or a shortfall in brackets goes below its number: narrower columns.
-            shown = escape(text).replace(" (", "<br>(") if n >= self.words else escape(text)
+            status, _, _ = text.partition(" (")
+            kinds = ["number"] if n >= self.words else []
+            kinds += [status.replace(" ", "-")] if status in STATUSES else []
+            # Where columns are many, an interval goes below its number, and stays in one line.
+            shown = re.sub(r" (?=[\[(/])", " <wbr>", escape(text))
             return f'<{tag} class="{" ".join(kinds)}">{shown}</{tag}>'
 
         head = "".join(cell("th", n, text) for n, text in enumerate(self.header))
@@ -181,7 +183,7 @@ def welfare_table(run: Run, level: float) -> Table:
 
 def efficiency_table(run: Run, level: float) -> Table:
     """Objective 2, agents down and arms across: own steps to what the agent reaches alone."""
-    arms = {arm: sample_efficiency(run, arm, server_share=False) for arm in run.federated_arms}
+    arms = {arm: sample_efficiency(run, arm, server_share=False) for arm in _unattacked(run)}
     rows = [
         (
             agent,
@@ -209,14 +211,14 @@ def reaching_table(run: Run, level: float) -> Table:
     for reach in (None, *THRESHOLDS.get(run.settings["environment"]["id"], ())):
         for server_share in (False, True):
             cells = []
-            for arm in run.federated_arms:
+            for arm in _unattacked(run):
                 of = sample_efficiency(run, arm, server_share=server_share, reach=reach)
                 estimate = Estimate.of(share_that_needs_less(of), level) if of else None
                 cells.append(_share(estimate) if estimate else "-")
             what = "its own maximum alone" if reach is None else f"{reach:g}"
             counted = "own and the server's share" if server_share else "own"
             rows.append((what, counted, *cells))
-    header = ("to reach", "env steps", *(run.label(arm) for arm in run.federated_arms))
+    header = ("to reach", "env steps", *(run.label(arm) for arm in _unattacked(run)))
     note = (
         "The share of agents that need fewer env steps in the federation than alone; where neither "
         f"gets there, the agent does not need fewer. {level:.0%} t-intervals over seeds, within "
@@ -225,24 +227,28 @@ def reaching_table(run: Run, level: float) -> Table:
     return Table("Objective 2, sample efficiency", header, rows, words=2, note=note)
 
 
+def _unattacked(run: Run) -> list[str]:
+    return [arm for arm in run.federated_arms if not run.attack(arm)]
+
+
 def _share(estimate: Estimate) -> str:
     low, high = max(estimate.low, 0.0), min(estimate.high, 1.0)
     return f"{estimate.mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def agents_table(run: Run) -> Table:
+    """Arms down, agents across."""
     rows = []
-    for n, agent in enumerate(run.agents):
-        cells = []
-        for arm in run.ordered_arms:
-            curves = run.arms[arm].values()
-            best = np.mean([curve.max_mean()[n] for curve in curves])
-            recent = np.mean([curve.recent_mean()[n] for curve in curves])
-            cells.append(f"{best:.0f} / {recent:.0f}")
-        rows.append((agent, *cells))
-    header = ("agent", *(run.label(arm) for arm in run.ordered_arms))
+    for arm in run.ordered_arms:
+        curves = run.arms[arm].values()
+        best_N = np.mean([curve.max_mean() for curve in curves], axis=0)
+        recent_N = np.mean([curve.recent_mean() for curve in curves], axis=0)
+        cells = (
+            f"{best:.0f} / {recent:.0f}" for best, recent in zip(best_N, recent_N, strict=True)
+        )
+        rows.append((run.label(arm), *cells))
     note = "Max mean return / mean of the last 10 % of evaluations, means over seeds."
-    return Table("Each agent", header, rows, note=note)
+    return Table("Each agent", ("arm", *run.agents), rows, note=note)
 
 
 def run_tables(run: Run, level: float) -> list[Table]:
