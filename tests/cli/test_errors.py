@@ -81,7 +81,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
         ),
         (
             ["cartpole-n5", "--set", "environment.id=Taxi-v3", "--engine", "compiled"],
-            "--engine compiled has no Taxi-v3; it has CartPole-v1, ",
+            "--engine compiled has no Taxi-v3; it has CartPole-v1 (without options), ",
         ),
     ],
 )
@@ -285,7 +285,8 @@ def test_with_no_usable_agent_left_the_run_stops_and_its_checkpoint_stays(tmp_pa
     assert summary["finished"] is False
     assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 1
     evaluations = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
-    assert len(evaluations) == 1 + 2  # a header, and two rounds before it went wrong
+    # A header, and the agent and the consensus in the two rounds before it went wrong.
+    assert len(evaluations) == 1 + 2 * 2
     checkpoints = tmp_path / "run" / "cells" / "fedhql" / "seed0" / "checkpoint"
     (checkpoint,) = checkpoints.iterdir()
     assert json.loads((checkpoint / "cell.json").read_text())["round"] <= 1

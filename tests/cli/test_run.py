@@ -34,7 +34,8 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_evaluations_are_complete_and_the_servers_share_is_charged(cartpole: Path) -> None:
     evaluations = rows(cartpole / "evaluations.csv")
     assert ",".join(evaluations[0]) == (
-        "arm,seed,agent,own_env_steps,budget_env_steps,mean_return,best_mean_return"
+        "arm,seed,agent,own_env_steps,budget_env_steps,mean_return,best_mean_return,"
+        "after,start_value,discounted_return,silent_units"
     )
     server_steps = {  # (seed, own steps when the round ended) -> server steps so far
         (row["seed"], row["own_env_steps"]): int(row["server_env_steps"])
@@ -47,13 +48,15 @@ def test_evaluations_are_complete_and_the_servers_share_is_charged(cartpole: Pat
         (arm, seed, agent)
         for arm in ("independent", "fedhql")
         for seed in ("0", "1")
-        for agent in ("agent1", "agent2", "agent3")
+        for agent in ("agent1", "agent2", "agent3", "consensus")
+        if arm == "fedhql" or agent != "consensus"
     }
     for (arm, seed, _), curve in seen.items():
         own = [int(row["own_env_steps"]) for row in curve]
-        assert own[:4] == [200, 400, 600, 800]
-        previous = ["0", *(row["own_env_steps"] for row in curve)]
-        for row, before in zip(curve, previous, strict=False):
+        assert len(own) == 5  # due at 200, 400, 600, 800 and 900 consumed steps
+        assert own[:4] == [200, 400, 600, 800] or arm == "fedhql"
+        for row in curve:
+            before = str((int(row["own_env_steps"]) - 1) // 200 * 200)  # at the last round's end
             server = server_steps.get((seed, before), 0) if arm == "fedhql" else 0
             consumed = float(row["budget_env_steps"])
             assert consumed == int(row["own_env_steps"]) + server / 3
@@ -195,7 +198,7 @@ def test_a_lunarlander_run_with_a_users_own_agent_beside_ours(tmp_path: Path) ->
     file = write_file(tmp_path, text + '[[agents]]\nkind = "mine:Mine"\nactions = 4\n')
     succeed("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
     agents = {row["agent"] for row in rows(tmp_path / "run" / "evaluations.csv")}
-    assert agents == {"agent1", "agent2", "agent3", "agent4"}
+    assert agents == {"agent1", "agent2", "agent3", "agent4", "consensus"}
 
 
 def test_agents_that_lie_are_arms_beside_the_clean_ones(tmp_path: Path) -> None:

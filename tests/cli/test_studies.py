@@ -16,6 +16,7 @@ SETTINGS = (
     "agents.learning_starts=200",
     *("agents.hidden=[8]", "agents.activation=relu"),  # one program for all, soon compiled
     "federation.self_learning_env_steps=250",
+    "evaluation.interval_env_steps=250",
     "evaluation.best_episodes=3",
 )
 SUITE = (

@@ -41,6 +41,7 @@ from fedhql.results.load import load_run, load_runs
 from fedhql.results.report import paper_tables, write_report
 from fedhql.results.statistics import LEVEL
 from fedhql.results.tables import Table, welfare_table
+from fedhql.results.verdicts import NOT_RUN
 from fedhql.running.ray_executors import RayTaskExecutor
 from fedhql.running.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.storage.files import write_atomically
@@ -73,6 +74,13 @@ def suite(
             help="independent, fedhql (λ = 1), exploration=3, ... Repeat for several."
             "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
             "attacks: the same, and each attack with 1 and 2 attackers; plus: fedhql]",
+        ),
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave out runs that match no pattern, such as 'cartpole-*'. Repeat for several.",
         ),
     ] = None,
     settings: Annotated[
@@ -120,10 +128,13 @@ def suite(
             arms=arm or [],
             seeds=parse_seeds(seeds) if seeds else [],
             overrides=settings or [],
+            only=run or [],
         )
         try:
             with (
-                LiveDisplay(console, overall=sum(run.env_steps_left() for run in runs)) as display,
+                LiveDisplay(
+                    console, overall=sum(each.env_steps_left() for each in runs)
+                ) as display,
                 executor_on(on, address, jobs, on_ray) as executor,
             ):
                 warnings_to_stderr()
@@ -140,7 +151,7 @@ def suite(
                 )
         except KeyboardInterrupt:
             fail("interrupted; run the same command to continue", INTERRUPTED)
-        finished = [load_run(run.directory.path) for run in runs]
+        finished = [load_run(each.directory.path) for each in runs]
         page = _report(finished, path / "report", LEVEL, console)
         if len(runs) == 1:
             shutil.copytree(path / "figures", runs[0].directory.figures, dirs_exist_ok=True)
@@ -239,11 +250,17 @@ def _say_where(console: Console, page: object) -> None:
 
 
 def _print(console: Console, table: Table, of: str = "") -> None:
-    shown = RichTable(title=f"{of}: {table.title}" if of else table.title, caption=table.note)
-    for n, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if n < table.words else "right")
-    for row in table.rows:
-        shown.add_row(*row)
+    """Print a table; of a wide one, its brief columns and the rows that were run."""
+    title = f"{of}: {table.title}" if of else table.title
+    columns = table.brief or range(len(table.header))
+    rows = [row for row in table.rows if not (table.brief and row[0] == NOT_RUN)]
+    if left_out := len(table.rows) - len(rows):
+        title += f" ({left_out} of {len(table.rows)} not run)"
+    shown = RichTable(title=title, caption=None if table.brief else table.note)
+    for n in columns:
+        shown.add_column(table.header[n], justify="left" if n < table.words else "right")
+    for row in rows:
+        shown.add_row(*(row[n] for n in columns))
     console.print(shown)
 
 

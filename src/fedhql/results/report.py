@@ -14,6 +14,7 @@ from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
+from fedhql.results.measures_table import measures_table
 from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.readings import by_reading, readings_table
 from fedhql.results.styles import styles
@@ -29,7 +30,7 @@ def write_report(
     """`out`.html and `out`.md; of attacks, at this share of the budget, also `out`-attacks.csv."""
     scores = attack_scores(runs, at=at, level=level)
     first = [*attack_tables(scores, level), *paper_tables(runs, rng)]
-    tables = [run_tables(run, level) for run in runs]
+    tables = [_tables(run, level) for run in runs]
     few = len(runs) <= ANSWERS_FIRST
     title = "FedHQL: " + (", ".join(run.name for run in runs) if few else f"{len(runs)} runs")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,11 @@ def write_report(
     for suffix, text in written.items():
         write_atomically(out.with_name(f"{out.name}{suffix}"), text)
     return [out.with_name(f"{out.name}{suffix}") for suffix in written]
+
+
+def _tables(run: Run, level: float) -> list[Table]:
+    beside = measures_table(run, level)
+    return run_tables(run, level) + ([beside] if beside else [])
 
 
 def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:

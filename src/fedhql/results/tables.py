@@ -34,6 +34,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     words: int = 1
     note: str = ""
+    brief: Sequence[int] = ()  # the columns for a terminal; all if empty
 
     def markdown(self) -> str:
         rules = ["---" if n < self.words else "---:" for n in range(len(self.header))]
@@ -100,7 +101,7 @@ def claims_table(verdicts: Sequence[Verdict], reading: str = "") -> Table:
         f"1). Its mean, the distance to the paper: {'-' if far is None else f'{far:.3f}'}."
     )
     title = "The paper's statements" + (f", read as {reading}" if reading else "")
-    return Table(title, header, rows, words=5, note=note)
+    return Table(title, header, rows, words=5, note=note, brief=(0, 2, 4))
 
 
 def _p(value: float | None) -> str:
