@@ -179,7 +179,9 @@ async def too_large_messages(server: Server, draw: random.Random) -> None:
         await attacker.send(content)
         while await attacker.hear() is not None:  # the code comes after the messages
             pass
-        assert (await asyncio.wait_for(attacker.call.code(), 10)).name == "RESOURCE_EXHAUSTED"
+        # A message that is too large by far is gRPC's to refuse; under load it may only cancel.
+        codes = {"RESOURCE_EXHAUSTED"} if factor < 2 else {"RESOURCE_EXHAUSTED", "CANCELLED"}
+        assert (await asyncio.wait_for(attacker.call.code(), 10)).name in codes
         who = "large " if joined else "ipv4:127.0.0.1:"
         await server.reach(partial(_logged, server, who, why))
         await attacker.close()
