@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from fedhql.agents.exploration import annealed_epsilon, boltzmann, count_ucb, epsilon_greedy
+from fedhql.agents.exploration import (
+    annealed_epsilon,
+    annealing_of,
+    boltzmann,
+    count_ucb,
+    epsilon_greedy,
+)
+from fedhql.errors import AgentRefused
 
 Q = np.array([1.0, 3.0, 2.0])
 
@@ -42,8 +49,25 @@ def test_count_ucb_equals_hand_computed_choices() -> None:
 
 @pytest.mark.parametrize(("step", "epsilon"), [(0, 1.0), (50, 0.55), (100, 0.1), (1000, 0.1)])
 def test_epsilon_falls_linearly_to_its_final_value(step: int, epsilon: float) -> None:
-    assert annealed_epsilon(0.1, 1.0, 100, step) == pytest.approx(epsilon)
+    budget = annealing_of("budget", 0.1, 1_000, 200)
+    assert annealed_epsilon(0.1, 1.0, budget, step) == pytest.approx(epsilon)
 
 
-def test_without_annealing_epsilon_is_constant() -> None:
-    assert annealed_epsilon(0.1, 1.0, 0, 0) == 0.1
+@pytest.mark.parametrize(
+    ("step", "epsilon"), [(0, 1.0), (50, 0.55), (100, 0.1), (199, 0.1), (200, 1.0), (450, 0.55)]
+)
+def test_epsilon_falls_again_in_each_phase(step: int, epsilon: float) -> None:
+    phase = annealing_of("phase", 0.5, 1_000, 200)
+    assert annealed_epsilon(0.1, 1.0, phase, step) == pytest.approx(epsilon)
+
+
+@pytest.mark.parametrize("over", ["budget", "phase"])
+def test_without_annealing_epsilon_is_constant(over: str) -> None:
+    constant = annealing_of(over, 0.0, 1_000, 200)
+    assert [annealed_epsilon(0.1, 1.0, constant, step) for step in (0, 200)] == [0.1, 0.1]
+
+
+def test_annealing_over_phases_needs_their_length() -> None:
+    assert annealing_of("budget", 0.5, 1_000, None).env_steps == 500
+    with pytest.raises(AgentRefused, match="exploration_annealing = 'phase' needs the length"):
+        annealing_of("phase", 0.5, 1_000, None)

@@ -55,6 +55,12 @@ def test_every_kind_can_be_built_from_its_defaults(kind: str) -> None:
     assert isinstance(build_agent(kind, {}, task(env_id)), BlackBoxAgent)
 
 
+@pytest.mark.parametrize("kind", ["dqn", "sb3-dqn"])
+def test_annealing_in_phases_of_unknown_length_is_refused(kind: str) -> None:
+    with pytest.raises(AgentRefused, match="needs the length of a self-learning phase"):
+        build(kind, exploration_annealing="phase")
+
+
 def test_a_missing_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     monkeypatch.delitem(sys.modules, "fedhql.agents.sb3", raising=False)

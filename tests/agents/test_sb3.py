@@ -35,6 +35,7 @@ def agent(seed: int = 0, env_id: str = "CartPole-v1", **settings: Any) -> Sb3Dqn
         make_environment(env_id),
         discount=0.99,
         budget_env_steps=10_000,
+        phase_env_steps=200,
         seed=seed,
     )
 
@@ -222,6 +223,22 @@ def test_epsilon_is_constant_or_annealed_over_the_budget() -> None:
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.55)
     annealed.self_learn(600)
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.1)
+
+
+def test_epsilon_can_fall_again_in_each_phase(tmp_path: Path) -> None:
+    """Phases have 200 env steps. SB3 acts with the rate that its last step has left."""
+    phased: dict[str, Any] = {"exploration_annealing": "phase", "exploration_fraction": 0.5}
+    learner, restored = (agent(exploration_final_eps=0.1, **phased) for _ in range(2))
+    rates = []
+    for env_steps in (50, 100, 50, 50):
+        learner.self_learn(env_steps)
+        rates.append(learner.diagnostics()["rollout/exploration_rate"])
+    assert rates == pytest.approx([0.55, 0.1, 1.0, 0.55])
+    learner.save(tmp_path)
+    restored.restore(tmp_path)
+    for each in (learner, restored):
+        each.self_learn(100)
+    np.testing.assert_array_equal(restored.q_values(STATES), learner.q_values(STATES))
 
 
 @pytest.mark.parametrize("warm_up", ["uniform", "policy"])

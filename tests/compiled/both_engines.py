@@ -70,7 +70,7 @@ def server_seeds(settings: ExperimentSettings, cell: Cell, number: int) -> NDArr
 def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[Round]:
     """Run the cell in the message engine."""
     of_arm = settings_of_arm(settings, cell.arm)
-    agents: list[Any] = list(build_agents(settings, cell.seed))
+    agents: list[Any] = list(build_agents(of_arm, cell.seed))
     assert all(isinstance(agent, DqnAgent) for agent in agents)
     spy = SpyingCohort(build_cohort(settings, agents))
     cohort = under_attack(spy, of_arm.attack)

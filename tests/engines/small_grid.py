@@ -65,17 +65,27 @@ def finish(
     return home
 
 
-def interrupted(home: Path, reports: int, settings: ExperimentSettings = SETTINGS) -> Path:
+def interrupted(
+    home: Path,
+    reports: int,
+    settings: ExperimentSettings = SETTINGS,
+    cells: Sequence[Cell] = CELLS,
+) -> Path:
     """Run a grid and stop it after this number of reports."""
+    with pytest.raises(Interrupted):
+        finish(home, cells, stopping(reports), settings=settings)
+    return home
+
+
+def stopping(reports: int) -> Callable[[Progress], None]:
+    """Return a function that raises Interrupted after this number of calls."""
     left = iter(range(reports))
 
     def report(progress: Progress) -> None:
         if next(left, None) is None:
             raise Interrupted
 
-    with pytest.raises(Interrupted):
-        finish(home, report=report, settings=settings)
-    return home
+    return report
 
 
 def contents(home: Path) -> dict[str, bytes]:

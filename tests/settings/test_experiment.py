@@ -290,6 +290,7 @@ def test_presets_hold_the_tables_of_the_paper(task: str, agents: int) -> None:
         "max_grad_norm": 10.0,
         "tau": 1.0,
         "exploration_fraction": 0.0,
+        "exploration_annealing": "budget",
         "improvement_steps": 64,
         "improvement_learning_rate": 1e-3,
         "improvement_value_unit": math.inf,

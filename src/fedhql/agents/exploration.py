@@ -1,9 +1,14 @@
 """Intra-agent exploration rules for agents in NumPy. The caller passes the random generator."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhql.errors import AgentRefused
+
 Floats = NDArray[np.floating]
+NEVER = 2**31 - 1  # more env steps than any agent takes; compiled programs count in int32
 
 
 def epsilon_greedy(
@@ -39,11 +44,36 @@ def count_ucb(q_A: Floats, counts_A: NDArray[np.int64], confidence: float) -> in
     return int((q_A + bonus).argmax())
 
 
-def annealed_epsilon(final: float, initial: float, anneal_env_steps: float, env_step: int) -> float:
-    """Return ε, which falls linearly from `initial` to `final` over `anneal_env_steps`.
+class Annealing(NamedTuple):
+    """The time that ε takes to fall, and the time after which it starts again."""
 
-    With 0 such steps it is always `final`.
+    env_steps: float
+    period: int  # env steps
+
+
+def annealing_of(
+    over: str, fraction: float, budget_env_steps: int, phase_env_steps: int | None
+) -> Annealing:
+    """Return the annealing over a fraction of the budget, or of each self-learning phase.
+
+    Raise AgentRefused if it is over phases and their length is not known.
     """
-    if env_step >= anneal_env_steps:
+    if over == "budget":
+        return Annealing(fraction * budget_env_steps, NEVER)
+    if phase_env_steps is None:
+        raise AgentRefused(
+            f"exploration_annealing = {over!r} needs the length of a self-learning phase, which is "
+            "not known here; allowed: 'budget'"
+        )
+    return Annealing(fraction * phase_env_steps, phase_env_steps)
+
+
+def annealed_epsilon(final: float, initial: float, annealing: Annealing, env_step: int) -> float:
+    """Return ε, which falls linearly from `initial` to `final` in each period.
+
+    If it falls over 0 env steps, it is always `final`.
+    """
+    env_step %= annealing.period
+    if env_step >= annealing.env_steps:
         return final
-    return initial + (final - initial) * env_step / anneal_env_steps
+    return initial + (final - initial) * env_step / annealing.env_steps

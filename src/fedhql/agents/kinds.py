@@ -73,6 +73,10 @@ class _CommonDqnSettings(_AgentSettings):
     exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
     exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
     """Share of the budget over which ε falls to its final value; 0 keeps it there (the paper)."""
+    exploration_annealing: Literal["budget", "phase"] = "budget"
+    """Let ε fall once, over that share of the budget, or in each self-learning phase, over that
+    share of the phase. "phase" is what repeated calls of stable-baselines3's `learn` do. An agent
+    that joins over the network refuses it, because its server does not tell how long phases are."""
 
     improvement_steps: PositiveInt = DqnConfig.improvement_steps
     """κ, the gradient steps of one improvement."""

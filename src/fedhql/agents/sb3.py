@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import safe_mean
 from torch.nn import functional
 
 from fedhql.agents.dqn.config import MOST_SCALE, SILENT_AT_STATES, SILENT_UNITS
-from fedhql.agents.exploration import annealed_epsilon
+from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.kinds import Sb3DqnSettings
 from fedhql.agents.randomness import PrivateStreams
 from fedhql.agents.task import AgentTask
@@ -51,11 +51,18 @@ class Sb3DqnAgent:
         *,
         discount: float,
         budget_env_steps: int,
+        phase_env_steps: int | None = None,
         seed: int,
     ) -> None:
+        """Build an agent. It needs `phase_env_steps` only if it anneals ε in each phase."""
         self._settings = settings
         self._seed = seed
-        self._anneal_env_steps = settings.exploration_fraction * budget_env_steps
+        self._annealing = annealing_of(
+            settings.exploration_annealing,
+            settings.exploration_fraction,
+            budget_env_steps,
+            phase_env_steps,
+        )
         self._streams = PrivateStreams(seed)
         # It wraps the Monitor, so that restoring a position also restores episode statistics.
         self._env = ReplayableEnvironment(Monitor(env), seed)
@@ -287,7 +294,7 @@ class Sb3DqnAgent:
         return annealed_epsilon(
             self._settings.exploration_final_eps,
             self._settings.exploration_initial_eps,
-            self._anneal_env_steps,
+            self._annealing,
             self._model.num_timesteps,
         )
 
@@ -308,6 +315,7 @@ def build(settings: Sb3DqnSettings, task: AgentTask) -> Sb3DqnAgent:
         task.make_environment(),
         discount=task.discount,
         budget_env_steps=task.budget_env_steps,
+        phase_env_steps=task.phase_env_steps,
         seed=task.seed,
     )
 

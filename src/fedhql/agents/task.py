@@ -9,10 +9,11 @@ from fedhql.environments.twins import Twin
 
 @dataclass(frozen=True)
 class AgentTask:
-    """An environment, a discount, a budget and a seed."""
+    """An environment, a discount, a budget, the length of a self-learning phase and a seed."""
 
     make_environment: Callable[[], Environment]
     find_twin: Callable[[], Twin | None]  # of that environment
     discount: float
     budget_env_steps: int
     seed: int
+    phase_env_steps: int | None = None  # None: the agent's owner does not know it

@@ -148,6 +148,7 @@ def cohort_numbers(
             [configs_N[n] for n in each.agents] * lanes,
             discount=discount,
             budget_env_steps=budget_env_steps,
+            phase_env_steps=each.dqn.phase_env_steps,
         )
         for each in cohort.members
     )

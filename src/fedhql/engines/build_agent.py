@@ -14,7 +14,10 @@ from fedhql.settings.sections import AgentSettings, EnvironmentSettings, Experim
 
 
 def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]:
-    """Build every agent with its own environment and seed, which are the same in every arm."""
+    """Build every agent with its own environment and seed, which are the same in every arm.
+
+    `settings` are those of the arm: agents may depend on the length of its phases.
+    """
     return [build_one_agent(settings, seed, n) for n in range(len(settings.agents))]
 
 
@@ -25,6 +28,7 @@ def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBox
         partial(find_twin, environment.id, environment.options, environment.implementation),
         discount=environment.discount,
         budget_env_steps=settings.budget.env_steps_per_agent,
+        phase_env_steps=phase_env_steps(settings),
         seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
     )
     try:
@@ -34,6 +38,12 @@ def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBox
     except Exception as error:
         error.add_note(f"raised while {settings.agent_names[n]} ({agent.kind}) was built")
         raise
+
+
+def phase_env_steps(settings: ExperimentSettings) -> int:
+    """Return the env steps of a whole self-learning phase."""
+    whole_budget = settings.budget.env_steps_per_agent
+    return min(settings.federation.self_learning_env_steps, whole_budget)
 
 
 def compiled_environment(environment: EnvironmentSettings) -> CompiledEnvironment | None:

@@ -72,7 +72,8 @@ class _CellRun:
         self._settings, self._cell, self._directory = settings, cell, directory
         self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
         checkpoint, state = self._checkpoints.latest(), None
-        self._owned = gather(settings, cell.seed, self._on_self_learned)
+        of_arm = settings_of_arm(settings, cell.arm)
+        self._owned = gather(of_arm, cell.seed, self._on_self_learned)
         if checkpoint is not None:
             state = json.loads((checkpoint / "cell.json").read_text())
             self._checkpoints.seconds_spent = state["checkpoint_seconds"]
@@ -86,7 +87,6 @@ class _CellRun:
             settings, policies * settings.evaluation.episodes
         )
         self._centre: Centre | None = None
-        of_arm = settings_of_arm(settings, cell.arm)
         self._cohort = under_attack(self._owned, of_arm.attack)
         self._server: FederationServer | None = None
         if federates(cell.arm):

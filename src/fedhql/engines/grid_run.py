@@ -15,7 +15,7 @@ from fedhql.agents.dqn.network import Network
 from fedhql.compiled.grid import Grid
 from fedhql.compiled.server import ArmNumbers
 from fedhql.engines.best_states import evaluate_best
-from fedhql.engines.build_agent import compiled_config, compiled_environment
+from fedhql.engines.build_agent import compiled_config, compiled_environment, phase_env_steps
 from fedhql.engines.cell_records import CellRecords, Progress
 from fedhql.engines.evaluation import Evaluation
 from fedhql.engines.grid_plan import read_states
@@ -309,9 +309,7 @@ def build_grid(
         _arm_numbers(federated, rules),
         rules=rules,
         discount=settings.environment.discount,
-        phase_env_steps=min(
-            of_arms[0].federation.self_learning_env_steps, settings.budget.env_steps_per_agent
-        ),
+        phase_env_steps=phase_env_steps(of_arms[0]),
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
         all_actions=of_arms[0].federation.all_actions,

@@ -35,6 +35,7 @@ def agent(seed: int = 0, **settings: Any) -> DqnAgent:
         TWINS["CartPole-v1"],
         discount=0.99,
         budget_env_steps=10_000,
+        phase_env_steps=200,
         seed=seed,
     )
 
@@ -69,10 +70,14 @@ def test_the_division_of_steps_does_not_matter(tau: float) -> None:
     np.testing.assert_array_equal(whole._learner.target, divided._learner.target)
 
 
+@pytest.mark.parametrize("annealing", ["budget", "phase"])
 @pytest.mark.parametrize("env_steps", [151, 700])
-def test_a_restored_agent_continues_bit_for_bit(env_steps: int, tmp_path: Path) -> None:
-    """It is saved inside an episode and a chunk, with a partly filled or a full memory."""
-    original, restored = agent(1), agent(2)
+def test_a_restored_agent_continues_bit_for_bit(
+    env_steps: int, annealing: str, tmp_path: Path
+) -> None:
+    """It is saved inside an episode, a chunk and a phase, with a partly filled or a full memory."""
+    settings = {"exploration_annealing": annealing, "exploration_fraction": 0.5}
+    original, restored = agent(1, **settings), agent(2, **settings)
     original.self_learn(env_steps)
     original.improve(STATES, ACTIONS, TARGETS)
     original.save(tmp_path)
@@ -142,6 +147,9 @@ def test_diagnostics_report_epsilon_loss_and_learning_rate() -> None:
     assert constant.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.05)
     assert annealed.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.55)
     assert annealed.diagnostics()["train/loss"] > 0
+    phased = agent(exploration_final_eps=0.1, exploration_fraction=1, exploration_annealing="phase")
+    phased.self_learn(500)
+    assert phased.diagnostics()["rollout/exploration_rate"] == pytest.approx(0.55)
     assert annealed.diagnostics()["train/learning_rate"] == 0.01
 
 

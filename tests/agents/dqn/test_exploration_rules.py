@@ -13,6 +13,7 @@ from fedhql.agents.dqn import exploration as inside
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.dqn.draws import visit_projection
+from fedhql.agents.dqn.numbers import numbers_of
 from tests.agents.dqn.corridor import CORRIDOR, corridor
 
 Q = jnp.array([1.0, 3.0, 2.0])
@@ -59,12 +60,21 @@ def test_count_ucb_equals_numpys() -> None:
     assert (counts_MA == 0).any(axis=1).mean() == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("anneal_env_steps", [0.0, 100.0, 33.3])
-def test_annealed_epsilon_equals_numpys(anneal_env_steps: float) -> None:
-    steps = jnp.array([0, 1, 33, 34, 50, 99, 100, 5_000])
-    final, initial, anneal = map(jnp.float32, (0.1, 0.9, anneal_env_steps))
-    ours = inside.annealed_epsilon(final, initial, anneal, steps)
-    theirs = [outside.annealed_epsilon(0.1, 0.9, anneal_env_steps, int(step)) for step in steps]
+@pytest.mark.parametrize("over", ["budget", "phase"])
+@pytest.mark.parametrize("fraction", [0.0, 1.0, 0.333])
+def test_annealed_epsilon_equals_numpys(fraction: float, over: str) -> None:
+    config = DqnConfig(
+        exploration_final_eps=0.1,
+        exploration_initial_eps=0.9,
+        exploration_fraction=fraction,
+        exploration_annealing=over,
+    )
+    steps = jnp.array([0, 1, 33, 34, 40, 50, 99, 100, 5_000])
+    lengths = {"budget_env_steps": 100, "phase_env_steps": 40}
+    numbers = numbers_of([config], discount=0.9, **lengths)
+    ours = [inside.annealed_epsilon(numbers, step)[0] for step in steps]
+    annealing = outside.annealing_of(over, fraction, *lengths.values())
+    theirs = [outside.annealed_epsilon(0.1, 0.9, annealing, int(step)) for step in steps]
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
@@ -74,7 +84,15 @@ def steps_of_a_fixed_network(
     """Return an agent that explores but hardly learns, its states and its actions."""
     quick: dict[str, Any] = {"hidden": (4,), "batch_size": 2, "train_freq": 1, "learning_starts": 0}
     config = DqnConfig(**(quick | {"learning_rate": 1e-20} | settings))
-    learner = DqnAgent(config, corridor(), twin, discount=0.9, budget_env_steps=env_steps, seed=5)
+    learner = DqnAgent(
+        config,
+        corridor(),
+        twin,
+        discount=0.9,
+        budget_env_steps=env_steps,
+        phase_env_steps=100,
+        seed=5,
+    )
     learner.self_learn(env_steps)
     experience: Any = learner._experience
     rows = experience._replay if twin is None else np.asarray(experience._experience.replay[0])
@@ -87,6 +105,20 @@ def test_agents_explore_epsilon_greedily_on_the_host() -> None:
     greedy = learner.q_values(states).argmax(axis=1)
     # Half of the random actions are greedy too; 6 standard errors are 0.062.
     assert (actions != greedy).mean() == pytest.approx(0.2, abs=0.062)
+
+
+@BOTH_LOOPS
+def test_agents_explore_again_in_each_phase_in_both_loops(twin: Any) -> None:
+    """ε falls from 1 to 0 in the first half of each phase of 100 env steps."""
+    learner, states, actions = steps_of_a_fixed_network(
+        twin, exploration_annealing="phase", exploration_fraction=0.5, exploration_final_eps=0.0
+    )
+    greedy = learner.q_values(states).argmax(axis=1)
+    others = (actions != greedy).reshape(-1, 100)
+    assert not others[:, 50:].any()
+    # Half of the random actions are greedy too. The mean ε is 0.51, then 0.91 over 10 steps.
+    assert others[:, :50].mean() == pytest.approx(0.255, abs=0.095)  # 6 standard errors
+    assert others[:, :10].mean() == pytest.approx(0.455, abs=0.163)  # 4 standard errors
 
 
 @BOTH_LOOPS

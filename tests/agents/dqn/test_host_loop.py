@@ -21,7 +21,9 @@ COMMON: dict[str, Any] = {"hidden": (8,), "learning_rate": 0.01, "improvement_st
 
 def agent(env: Environment, seed: int = 0, **settings: Any) -> DqnAgent:
     config = DqnConfig(**(COMMON | settings))
-    return DqnAgent(config, env, None, discount=0.9, budget_env_steps=5_000, seed=seed)
+    return DqnAgent(
+        config, env, None, discount=0.9, budget_env_steps=5_000, phase_env_steps=100, seed=seed
+    )
 
 
 def lake(**options: Any) -> Environment:
@@ -93,6 +95,7 @@ def test_the_memory_holds_true_transitions() -> None:
         ("FrozenLake-v1", {"exploration": "boltzmann"}),
         ("LunarLander-v3", {"exploration_fraction": 0.05}),
         ("FrozenLake-v1", {"exploration": "ucb"}),
+        ("FrozenLake-v1", {"exploration_annealing": "phase", "exploration_fraction": 0.7}),
     ],
 )
 def test_a_restored_agent_continues_bit_for_bit(

@@ -28,7 +28,7 @@ from fedhql.environments.make import Environment, action_count
 from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.environments.twins import Twin
 
-PHASE_ENV_STEPS = 5_000  # of one compiled call; results do not depend on it
+CALL_ENV_STEPS = 5_000  # of one compiled call; results do not depend on it
 
 
 class DqnAgent:
@@ -45,11 +45,18 @@ class DqnAgent:
         *,
         discount: float,
         budget_env_steps: int,
+        phase_env_steps: int | None = None,
         seed: int,
     ) -> None:
+        """Build an agent. It needs `phase_env_steps` only if it anneals ε in each phase."""
         self._config = config
         self._encoder = Encoder(env.observation_space)
-        numbers = numbers_of([config], discount=discount, budget_env_steps=budget_env_steps)
+        numbers = numbers_of(
+            [config],
+            discount=discount,
+            budget_env_steps=budget_env_steps,
+            phase_env_steps=phase_env_steps,
+        )
         self._numbers = Numbers(*(number[0] for number in numbers))
         self.network = Network(
             self._encoder.size, config.hidden, action_count(env), config.activation
@@ -72,7 +79,7 @@ class DqnAgent:
         else:
             env.close()
             lanes = TwinLanes(twin)
-            dqn = Dqn.of(config, self.network, lanes, PHASE_ENV_STEPS, capacity)
+            dqn = Dqn.of(config, self.network, lanes, CALL_ENV_STEPS, capacity)
             _, experience = dqn.initialise(np.array([seed], dtype=np.uint32), (self.network,))
             self._experience = CompiledSelfLearning(dqn, self._numbers, experience)
 
@@ -126,12 +133,7 @@ class DqnAgent:
         }
         if self._config.exploration == "epsilon-greedy":
             figures["rollout/exploration_rate"] = float(
-                annealed_epsilon(
-                    self._numbers.exploration_final_eps,
-                    self._numbers.exploration_initial_eps,
-                    self._numbers.anneal_env_steps,
-                    jnp.int32(self._experience.env_steps),
-                )
+                annealed_epsilon(self._numbers, jnp.int32(self._experience.env_steps))
             )
         return figures
 
@@ -149,6 +151,7 @@ def build(settings: DqnChoices, task: AgentTask) -> DqnAgent:
         task.find_twin(),
         discount=task.discount,
         budget_env_steps=task.budget_env_steps,
+        phase_env_steps=task.phase_env_steps,
         seed=task.seed,
     )
 

@@ -52,7 +52,8 @@ class DqnConfig:
     exploration: str = "epsilon-greedy"  # or boltzmann, ucb
     exploration_final_eps: float = 0.05
     exploration_initial_eps: float = 1.0
-    exploration_fraction: float = 0.0  # share of the budget over which ε falls; 0: constant
+    exploration_annealing: str = "budget"  # ε falls once, over the budget; or phase: in each phase
+    exploration_fraction: float = 0.0  # share of budget or phase over which ε falls; 0: constant
     temperature: float = 1.0  # of boltzmann
     confidence: float = 1.0  # of ucb
 

@@ -6,6 +6,8 @@
 import jax
 import jax.numpy as jnp
 
+from fedhql.agents.dqn.numbers import Numbers
+
 Array = jax.Array
 
 VISIT_CODE_BITS = 8
@@ -33,15 +35,16 @@ def count_ucb(q_A: Array, counts_A: Array, confidence: Array) -> Array:
     return scores_A.argmax().astype(jnp.int32)
 
 
-def annealed_epsilon(
-    final: Array, initial: Array, anneal_env_steps: Array, env_step: Array
-) -> Array:
-    """Return ε, which falls linearly from `initial` to `final` over `anneal_env_steps`.
+def annealed_epsilon(numbers: Numbers, env_step: Array) -> Array:
+    """Return ε, which falls linearly from its initial to its final value in each period.
 
-    With 0 such steps it is always `final`.
+    If it falls over 0 env steps, it always has its final value.
     """
-    share = jnp.minimum(env_step / jnp.maximum(anneal_env_steps, 1), 1)
-    return jnp.where(env_step >= anneal_env_steps, final, initial + (final - initial) * share)
+    final, initial = numbers.exploration_final_eps, numbers.exploration_initial_eps
+    within = env_step % numbers.anneal_period
+    share = jnp.minimum(within / jnp.maximum(numbers.anneal_env_steps, 1), 1)
+    epsilon = initial + (final - initial) * share
+    return jnp.where(within >= numbers.anneal_env_steps, final, epsilon)
 
 
 def visit_code(projection_KD: Array, state_D: Array) -> Array:

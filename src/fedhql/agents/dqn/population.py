@@ -250,12 +250,7 @@ class Dqn:
         lanes_L = jnp.arange(q_LA.shape[0])
         match self.exploration:
             case "epsilon-greedy":
-                epsilon_L = exploration.annealed_epsilon(
-                    numbers.exploration_final_eps,
-                    numbers.exploration_initial_eps,
-                    numbers.anneal_env_steps,
-                    env_step,
-                )
+                epsilon_L = exploration.annealed_epsilon(numbers, env_step)
                 actions_L = jax.vmap(exploration.epsilon_greedy)(q_LA, epsilon_L, draws)
             case "boltzmann":
                 actions_L = jax.vmap(exploration.boltzmann)(q_LA, numbers.temperature, draws[:, 0])

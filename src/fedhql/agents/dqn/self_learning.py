@@ -105,7 +105,8 @@ class HostSelfLearning:
     ) -> None:
         self._network, self._config, self._numbers = network, config, numbers
         self._env, self._encoder = env, encoder
-        self._anneal_env_steps = float(numbers.anneal_env_steps)
+        period = int(numbers.anneal_period)
+        self._annealing = exploration.Annealing(float(numbers.anneal_env_steps), period)
         self._rng = np.random.default_rng([seed, _ACTIONS])
         self._replay = np.zeros((capacity, 2 * encoder.size + 3), dtype=np.float32)
         self._visits = np.zeros((2**VISIT_CODE_BITS, network.outputs), dtype=np.int64)
@@ -156,7 +157,7 @@ class HostSelfLearning:
                     epsilon = exploration.annealed_epsilon(
                         config.exploration_final_eps,
                         config.exploration_initial_eps,
-                        self._anneal_env_steps,
+                        self._annealing,
                         self.env_steps,
                     )
                     action = exploration.epsilon_greedy(q_A, epsilon, rng)

@@ -47,10 +47,13 @@ class Case:
         ]
         config = configs[0]
         self.dqn = Dqn.of(config, padded(networks), lanes, PHASE, min(config.buffer_size, 1000))
-        self.numbers: Numbers = numbers_of(configs, discount=DISCOUNT, budget_env_steps=100)
+        self.numbers: Numbers = numbers_of(
+            configs, discount=DISCOUNT, budget_env_steps=100, phase_env_steps=PHASE
+        )
         seeds = np.arange(len(configs), dtype=np.uint32)
         learner, experience = self.dqn.initialise(seeds, networks)
         self._self_learn = jax.jit(self.dqn.self_learn)
+        self.new: Population = learner, experience
         first = self.plain(learner, experience, self.draws(experience, 0), PHASE)
         self.learner: Learner = first[0]
         self.experience: Experience = first[1]

@@ -21,6 +21,7 @@ from fedhql.agents.dqn.optimisers import Optimiser
 from fedhql.agents.dqn.phases import (
     advance,
     advance_side_by_side,
+    is_steady,
     phase_kernel,
     self_learn_by_kernel,
 )
@@ -57,15 +58,32 @@ def test_a_phase_of_classic_control_equals_the_plain_program(env_id: str, interp
     assert (experience.episodes.elapsed < 15).all()
 
 
-def by_kernel_as_plain(case: Case, *, interpret: bool) -> Population:
-    """Run a phase by both programs; return the kernel's result, which must equal the other."""
-    draws = case.draws(case.experience, PHASE)
-    plain = case.plain(case.learner, case.experience, draws, 2 * PHASE)
+@INTERPRET
+def test_first_phases_without_warm_up_equal_the_plain_program(interpret: bool) -> None:
+    """Agents learn from the first step on; two of them anneal ε in each phase."""
+    config = replace(SGD, learning_starts=0, exploration_fraction=0.5, exploration_initial_eps=0.9)
+    phased = replace(config, exploration_annealing="phase")
+    case = Case((config, phased, replace(phased, exploration_fraction=1.0)))
+    assert is_steady(case.dqn, 0, PHASE)
+    first = by_kernel_as_plain(case, case.new, interpret=interpret)
+    by_kernel_as_plain(case, first, interpret=interpret)
+
+
+def by_kernel_as_plain(
+    case: Case, before: Population | None = None, *, interpret: bool
+) -> Population:
+    """Run a phase by both programs; return the kernel's result, which must equal the other.
+
+    It begins from the population `before`, or where the case's first phase has ended.
+    """
+    learner, experience = before or (case.learner, case.experience)
+    begin = int(experience.env_steps)
+    draws, until = case.draws(experience, begin), begin + PHASE
+    plain = case.plain(learner, experience, draws, until)
     by_kernel = partial(self_learn_by_kernel, case.dqn, interpret=interpret)
-    given = case.learner, case.experience, case.numbers, draws, jnp.int32(2 * PHASE)
-    learner, experience = jax.jit(by_kernel)(*given)
-    assert_same(plain, (learner, experience))
-    return learner, experience
+    after = jax.jit(by_kernel)(learner, experience, case.numbers, draws, jnp.int32(until))
+    assert_same(plain, after)
+    return after
 
 
 @INTERPRET

@@ -52,7 +52,9 @@ class Phase:
         network, update = self.training.network, self.training.update
         steps, L = self.chunks * self.training.gradient_steps, len(learner.parameters)
         inputs = PhaseInputs(
-            jax.tree.map(lambda number: number.astype(jnp.float32), numbers),
+            jax.tree.map(lambda number: number.astype(jnp.float32), numbers)._replace(
+                anneal_period=numbers.anneal_period  # env steps are counted in int32
+            ),
             jnp.broadcast_to(experience.env_steps, (L,)),
             jnp.moveaxis(draws_CLW, 1, 0),
             update.corrections(learner.optimizer, steps),
@@ -137,12 +139,7 @@ class Phase:
         return lax.fori_loop(0, self.train_freq, step, episode)
 
     def _choose(self, numbers: Numbers, q_A: Array, draws: list[Array], env_step: Array) -> Array:
-        epsilon = exploration.annealed_epsilon(
-            numbers.exploration_final_eps,
-            numbers.exploration_initial_eps,
-            numbers.anneal_env_steps,
-            env_step,
-        )
+        epsilon = exploration.annealed_epsilon(numbers, env_step)
         random = exploration.uniform(self.twin.action_count, draws[1])
         explores = (draws[0] < epsilon) | (env_step < self.random_until)
         return jnp.where(explores, random, q_A.argmax(axis=0).astype(jnp.int32))
