@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,10 +23,66 @@ def plan(
     arms: Sequence[str] = ARMS,
     seeds: Sequence[int] = SEEDS,
     overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> list[SuiteRun]:
     return plan_suite(
-        name, out, budget_fraction=budget_fraction, arms=arms, seeds=seeds, overrides=overrides
+        name,
+        out,
+        budget_fraction=budget_fraction,
+        arms=arms,
+        seeds=seeds,
+        overrides=overrides,
+        only=only,
     )
+
+
+def names_of(runs: Sequence[SuiteRun]) -> list[str]:
+    return [run.directory.path.name for run in runs]
+
+
+def test_every_reading_differs_in_what_its_name_says() -> None:
+    runs = plan("readings-cartpole-n5", arms=(), seeds=())
+    assert len(runs) == len(set(names_of(runs))) == 36
+    for one, other in itertools.pairwise(runs):
+        assert differing_keys(one.settings, other.settings)
+    by_name = dict(zip(names_of(runs), runs, strict=True))
+    literal = by_name["cartpole-n5--sgd-none-phase-sgd"].settings
+    for agent in literal.agents:
+        assert agent.options["optimizer"] == agent.options["improvement_optimiser"] == "sgd"
+        assert agent.options["learning_starts"] == 0
+        assert agent.options["exploration_annealing"] == "phase"
+    annealed = by_name["cartpole-n5--adam-uniform-budget-adam"].settings
+    steps = annealed.agents[0].options["exploration_fraction"] * annealed.budget.env_steps_per_agent
+    assert steps == 0.1 * 2_000_000  # of the whole budget, of which the run is a part
+    assert {tuple(run.arms) for run in runs} == {
+        ("independent", "exploration=0", "fedhql", "exploration=3")
+    }
+    assert {tuple(run.seeds) for run in runs} == {tuple(range(100, 110))}
+
+
+def test_readings_run_to_a_part_of_the_budget() -> None:
+    shares = {
+        run.directory.path.name: run.settings.budget.env_steps_per_agent
+        for run in plan("readings", 0.5, only=["*--adam-uniform-constant-adam"])
+    }
+    assert shares == {
+        "cartpole-n5--adam-uniform-constant-adam": 400_000,
+        "cartpole-n10--adam-uniform-constant-adam": 400_000,
+        "lunarlander-n5--adam-uniform-constant-adam": 1_200_000,
+        "lunarlander-n10--adam-uniform-constant-adam": 1_200_000,
+    }
+
+
+def test_some_runs_of_a_suite_can_be_chosen() -> None:
+    assert names_of(plan("paper", only=["cartpole-*", "*-n10"])) == [
+        "cartpole-n5",
+        "cartpole-n10",
+        "lunarlander-n10",
+    ]
+    with pytest.raises(
+        SettingsError, match=r"--run cartpole: no run matches; allowed: cartpole-n5"
+    ):
+        plan("paper", only=["cartpole"])
 
 
 def test_the_paper_suite_runs_its_four_experiments() -> None:

@@ -64,7 +64,7 @@ def suite(
         str | None,
         typer.Option(
             metavar="0,1,...",
-            help="Every arm runs once with each seed.  [default: 0 to 4]",
+            help="Every arm runs once with each seed.  [default: 0 to 4; readings: 100 to 109]",
         ),
     ] = None,
     arm: Annotated[
@@ -73,7 +73,8 @@ def suite(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ... Repeat for several."
             "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
-            "attacks: the same, and each attack with 1 and 2 attackers; plus: fedhql]",
+            "attacks: the same, and each attack with 1 and 2 attackers; plus: fedhql; "
+            "readings: independent and λ = 0, 1, 3]",
         ),
     ] = None,
     run: Annotated[

@@ -1,13 +1,17 @@
 """Suites: several runs in one directory, such as the experiments of the paper."""
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
 from fedhql.federation.attacks import ATTACKS
+from fedhql.running.readings import ARMS as READING_ARMS
+from fedhql.running.readings import SEEDS as READING_SEEDS
+from fedhql.running.readings import SHARES, readings
 from fedhql.running.run import Display, run_experiment
 from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings
@@ -68,11 +72,17 @@ class Suite:
     runs: Mapping[str, tuple[str, Sequence[str]]]  # name -> preset, overrides
     arms: Sequence[str] = ARMS
     seeds: Sequence[int] = SEEDS
+    shares: Mapping[str, float] = field(default_factory=dict)  # preset -> of its budget; default 1
 
 
 def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
     runs = {rule: ("cartpole-n5" + PLUS, changed) for rule, changed in rules.items()}
     return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
+
+
+def _readings(experiments: Sequence[str]) -> Suite:
+    runs = {run: (name, changed) for name in experiments for run, changed in readings(name)}
+    return Suite(runs, arms=READING_ARMS, seeds=READING_SEEDS, shares=SHARES)
 
 
 SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
@@ -83,6 +93,8 @@ SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
     ),
     "plus": Suite({name + PLUS: (name + PLUS, ()) for name in PAPER}, arms=(FEDHQL,)),
     "attacks": _under_attack(ATTACKED_RULES),
+    "readings": _readings(PAPER),
+    **{f"readings-{name}": _readings([name]) for name in PAPER},
     **{f"attacks-{rule}": _under_attack({rule: of}) for rule, of in ATTACKED_RULES.items()},
 }
 
@@ -111,19 +123,26 @@ def plan_suite(
     arms: Sequence[str] = (),
     seeds: Sequence[int] = (),
     overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> list[SuiteRun]:
     """Return the runs of a suite, by default with its own arms and seeds.
 
-    Raise SettingsError if there is no such suite, arm or budget fraction.
+    `only` holds patterns such as "*-sgd-*": runs whose names match none are left out. Raise
+    SettingsError if there is no such suite, run, arm or budget fraction.
     """
     if name not in SUITES:
         raise SettingsError(f"unknown suite {name!r}; allowed: {', '.join(SUITES)}")
     if not 0 < budget_fraction <= 1:
         raise SettingsError(f"--budget-fraction {budget_fraction:g}: allowed: above 0, at most 1")
-    runs = []
+    runs, names = [], list(SUITES[name].runs)
+    if missing := [each for each in only if not fnmatch.filter(names, each)]:
+        raise SettingsError(f"--run {missing[0]}: no run matches; allowed: {', '.join(names)}")
     for run, (preset, changed) in SUITES[name].runs.items():
+        if only and not any(fnmatch.fnmatchcase(run, each) for each in only):
+            continue
         whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
-        budget = f"budget.env_steps_per_agent={round(budget_fraction * whole)}"
+        share = budget_fraction * SUITES[name].shares.get(preset, 1.0)
+        budget = f"budget.env_steps_per_agent={round(share * whole)}"
         settings = read_settings(preset_text(preset), [budget, *changed, *overrides])
         wanted, chosen = arms or SUITES[name].arms, seeds or SUITES[name].seeds
         named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once

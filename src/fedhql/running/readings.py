@@ -1,0 +1,64 @@
+"""Readings of the paper: how its agents learn by themselves, where it does not say.
+
+A reading is an optimiser, a warm-up, a schedule of ε and an optimiser of improvements. Its name
+joins these, as in "sgd-uniform-constant-adam". Both moments of evaluation are recorded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+OPTIMISERS: Mapping[str, Sequence[str]] = {
+    "adam": ("agents.optimizer=adam",),
+    "sgd": ("agents.optimizer=sgd",),
+}
+WARM_UPS: Mapping[str, Sequence[str]] = {
+    "uniform": ("agents.warm_up=uniform", "agents.learning_starts=50000"),
+    "policy": ("agents.warm_up=policy", "agents.learning_starts=50000"),
+    "none": ("agents.learning_starts=0",),
+}
+# ε falls over this share of the whole budget, or of each phase: stable-baselines3's default.
+EXPLORATION_FRACTION = 0.1
+EPSILONS = ("constant", "phase", "budget")
+IMPROVEMENTS: Mapping[str, Sequence[str]] = {
+    "adam": ("agents.improvement_optimiser=adam", "agents.improvement_learning_rate=1e-3"),
+    "sgd": ("agents.improvement_optimiser=sgd", "agents.improvement_learning_rate=1e-2"),
+}
+ARMS = ("independent", "exploration=0", "fedhql", "exploration=3")
+SEEDS = tuple(range(100, 110))  # the choice of a reading must not see the seeds of the results
+# The share of the budget that each experiment runs to.
+SHARES = {
+    "cartpole-n5": 0.4,
+    "cartpole-n10": 0.4,
+    "lunarlander-n5": 0.6,
+    "lunarlander-n10": 0.6,
+}
+SEPARATOR = "--"  # between the experiment and the reading in the name of a run
+
+
+def readings(experiment: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Return the name of each run of an experiment, and the settings that it changes."""
+    for optimiser, warm_up, epsilon, improvement in product(
+        OPTIMISERS, WARM_UPS, EPSILONS, IMPROVEMENTS
+    ):
+        name = f"{experiment}{SEPARATOR}{optimiser}-{warm_up}-{epsilon}-{improvement}"
+        yield (
+            name,
+            (
+                *OPTIMISERS[optimiser],
+                *WARM_UPS[warm_up],
+                *_epsilon(epsilon, SHARES[experiment]),
+                *IMPROVEMENTS[improvement],
+                "evaluation.moments=both",
+            ),
+        )
+
+
+def _epsilon(name: str, share: float) -> Sequence[str]:
+    """Return the settings of a schedule, in a run to this share of the budget."""
+    if name == "constant":
+        return ("agents.exploration_fraction=0",)
+    fraction = EXPLORATION_FRACTION if name == "phase" else EXPLORATION_FRACTION / share
+    return (
+        f"agents.exploration_annealing={name}",
+        f"agents.exploration_fraction={fraction:.6g}",
+    )
