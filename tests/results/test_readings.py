@@ -36,8 +36,8 @@ def test_a_reading_is_what_follows_two_hyphens() -> None:
 def test_the_table_by_hand() -> None:
     table = readings_table(
         {
-            "far": [verdict("a", -100, -100), verdict("b", -150, 100), verdict("c")],
-            "near": [verdict("a", 100, 101), verdict("b", -50, -50), verdict("c", -500, -500)],
+            "far": [verdict("a", -99, -101), verdict("b", -150, 100), verdict("c")],
+            "near": [verdict("a", 100, 101), verdict("b", -49, -51), verdict("c", -499, -501)],
         }
     )
     assert table.header == ("experiment", "the paper's statement", "near", "far")

@@ -86,8 +86,8 @@ def test_the_t_test_is_scipys(data: int) -> None:
     assert t_p_above(-values, -0.3) == pytest.approx(1 - theirs)
 
 
-def test_values_without_spread_are_above_or_not() -> None:
-    assert [t_p_above([5, 5, 5], bound) for bound in (4, 5, 6)] == [0, 0.5, 1]
+def test_values_without_spread_are_judged_by_their_signs() -> None:
+    assert [t_p_above([5, 5, 5], bound) for bound in (4, 5, 6)] == [1 / 8, 1, 1]
 
 
 @pytest.mark.parametrize("seeds", [3, 8])

@@ -73,7 +73,7 @@ def answer(run: Run, level: float = LEVEL) -> str:
 def _compared(gain: Estimate) -> str:
     if gain.low > 0:
         return "is above"
-    return "is below" if gain.high < 0 else "shows no difference from"
+    return "is below" if gain.high < 0 else "is not shown to differ from"
 
 
 def _by(gain: Estimate) -> str:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedhql.results.curves import Curve, Measures, Run
+from fedhql.results.curves import Curve, Floats, Measures, Run
 from fedhql.storage.files import write_atomically
 from fedhql.storage.records import CONSENSUS, ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell
 
 CURVES, BEST_RETURNS, MEASURES = "curves.csv", "best_returns.csv", "measures.csv"
+# Own and consumed env steps when an evaluation was taken, and at which consumption it was due.
+KEYS = ("arm", "seed", "after", "own_env_steps", "taken_env_steps", "budget_env_steps")
 # A machine's name and a user's paths are nobody's business.
 MANIFEST_KEYS = ("arms", "seeds", "engine", "versions", "python", "cores", "wall_seconds")
 
@@ -30,15 +32,22 @@ def write_archive(run: Run, home: Path) -> None:
     manifest = {key: run.manifest[key] for key in MANIFEST_KEYS if key in run.manifest}
     write_atomically(home / "settings.toml", tomli_w.dumps(run.settings))
     write_atomically(home / "manifest.json", json.dumps(manifest, indent=2) + "\n")
-    both = {SELF_LEARNING: run.arms, ROUND: run.after_rounds}
+    phases = {
+        arm: seeds
+        for arm, seeds in run.arms.items()
+        if not (run.only_after_rounds and arm in run.after_rounds)
+    }
+    both = {SELF_LEARNING: phases, ROUND: run.after_rounds}
     evaluations = (
         (arm, seed, after, *numbers)
         for after, arms in both.items()
         for arm, seeds in arms.items()
         for seed, curve in seeds.items()
-        for numbers in _numbers(curve, run.consensus.get(arm, {}).get(seed), after)
+        for numbers in _numbers(
+            curve, run.consensus.get(arm, {}).get(seed) if arms is both[_first(run, arm)] else None
+        )
     )
-    header = ("arm", "seed", "after", "own_env_steps", "budget_env_steps", *run.agents, CONSENSUS)
+    header = (*KEYS, *run.agents, CONSENSUS)
     write_atomically(home / CURVES, _csv(header, evaluations))
     best = (
         (cell.arm, cell.seed, *map(_short, returns_N))
@@ -56,20 +65,25 @@ def write_archive(run: Run, home: Path) -> None:
     write_atomically(home / MEASURES, _csv(("arm", "seed", "agent", *names), measured))
 
 
-def _numbers(curve: Curve, consensus: Curve | None, after: str) -> Iterable[Sequence[str]]:
-    """Return a row for each evaluation: own steps, consumed steps, agents, consensus policy."""
-    nothing = [""] * len(curve.consumed_E)
-    own_E = nothing if curve.own_E is None else [f"{own:.8g}" for own in curve.own_E]
-    shared_E: Sequence[float | str] = nothing
-    if consensus is not None and after == SELF_LEARNING:
-        shared_E = consensus.returns_NE[0].tolist()
-    rows = zip(own_E, curve.consumed_E, curve.returns_NE.T, shared_E, strict=True)
-    for own, consumed, returns_N, shared in rows:
-        yield own, f"{consumed:.8g}", *map(_short, [*returns_N, shared])
+def _first(run: Run, arm: str) -> str:
+    """Return the moment of an arm's evaluations in `run.arms`, and of its consensus policy's."""
+    return ROUND if run.only_after_rounds and arm in run.after_rounds else SELF_LEARNING
 
 
-def _short(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+def _numbers(curve: Curve, consensus: Curve | None) -> Iterable[Sequence[str]]:
+    """Return a row for each evaluation: steps, returns of agents, of the consensus policy."""
+    columns = [
+        [""] * len(curve.consumed_E) if of is None else [f"{steps:.8g}" for steps in of]
+        for of in (curve.own_E, curve.taken_E, curve.consumed_E)
+    ]
+    shared_E = None if consensus is None else consensus.returns_NE[0]
+    for number, returns_N in enumerate(curve.returns_NE.T):
+        shared = "" if shared_E is None else _short(shared_E[number])
+        yield *(column[number] for column in columns), *map(_short, returns_N), shared
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"
 
 
 def read_archive(home: Path, settings: dict[str, Any], manifest: dict[str, Any]) -> Run:
@@ -84,6 +98,8 @@ def read_archive(home: Path, settings: dict[str, Any], manifest: dict[str, Any])
         arms.setdefault(cell.arm, {})[cell.seed] = _curve(rows, run.agents)
         if rows[0].get(CONSENSUS):
             run.consensus.setdefault(cell.arm, {})[cell.seed] = _curve(rows, [CONSENSUS])
+    for arm, seeds in run.after_rounds.items():
+        run.arms.setdefault(arm, seeds)
     for row in _rows(home / BEST_RETURNS):
         returns_N = np.array([float(row[agent]) for agent in run.agents])
         run.best_returns[Cell(row["arm"], int(row["seed"]))] = returns_N
@@ -97,11 +113,15 @@ def read_archive(home: Path, settings: dict[str, Any], manifest: dict[str, Any])
 
 
 def _curve(rows: Sequence[dict[str, str]], policies: Sequence[str]) -> Curve:
-    own_E = np.array([float(row.get("own_env_steps") or "nan") for row in rows])
+    def column(name: str) -> Floats | None:
+        found = [row.get(name) for row in rows]
+        return np.array([float(text) for text in found if text]) if all(found) else None
+
     return Curve(
         np.array([float(row["budget_env_steps"]) for row in rows]),
         np.array([[float(row[policy]) for row in rows] for policy in policies]),
-        None if np.isnan(own_E).any() else own_E,
+        column("own_env_steps"),
+        column("taken_env_steps"),
     )
 
 

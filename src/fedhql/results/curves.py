@@ -27,6 +27,7 @@ class Curve:
     consumed_E: Floats
     returns_NE: Floats  # mean return of each evaluation
     own_E: Floats | None = None  # an agent's own env steps when it was taken
+    taken_E: Floats | None = None  # what it had consumed then
 
     @cached_property
     def best(self) -> Floats:
@@ -38,11 +39,11 @@ class Curve:
         count = int(np.searchsorted(self.consumed_E, consumed, side="right"))
         if count == 0:
             return None
-        own_E = None if self.own_E is None else self.own_E[:count]
-        return Curve(self.consumed_E[:count], self.returns_NE[:, :count], own_E)
+        own_E, taken_E = (None if of is None else of[:count] for of in (self.own_E, self.taken_E))
+        return Curve(self.consumed_E[:count], self.returns_NE[:, :count], own_E, taken_E)
 
     def max_mean(self) -> Floats:
-        """(N,), as the two that follow."""
+        """Return each agent's max mean return: (N,)."""
         return self.best[:, -1]
 
     def recent_mean(self) -> Floats:
@@ -144,6 +145,11 @@ class Run:
         key, _, value = arm.partition("=")
         return float(value) if key == "exploration" and "," not in value else None
 
+    @property
+    def only_after_rounds(self) -> bool:
+        """Return whether federated arms were not evaluated after self-learning."""
+        return self.settings.get("evaluation", {}).get("moments") == ROUND
+
     def after_round(self) -> "Run":
         """Return the run with the evaluations after rounds, where an arm has them."""
         return replace(self, arms=self.arms | self.after_rounds)
@@ -167,15 +173,15 @@ def run_of_rows(
     rounds = [row for row in rows if row.after == ROUND and row.agent != CONSENSUS]
     shared = [row for row in first if row.agent == CONSENSUS]
     N, interval = len(settings["agents"]), settings.get("evaluation", {}).get("interval_env_steps")
-    due = partial(curves, interval=interval, budget=settings["budget"]["env_steps_per_agent"])
+    curves_of = partial(curves, interval=interval, budget=settings["budget"]["env_steps_per_agent"])
     return Run(
         name,
         settings,
         manifest,
-        due(of_agents, N),
+        curves_of(of_agents, N),
         best_returns,
-        after_rounds=due(rounds, N),
-        consensus=due(shared, 1),
+        after_rounds=curves_of(rounds, N),
+        consensus=curves_of(shared, 1),
         measures=measures(of_agents, N),
     )
 
@@ -198,11 +204,11 @@ def curves(
         whole = of_cell[: len(of_cell) // agents * agents]
         returns_EN = np.array([row.mean_return for row in whole]).reshape(-1, agents)
         own_E = np.array([row.own_env_steps for row in whole[::agents]], dtype=np.float64)
-        consumed_E = np.array([row.budget_env_steps for row in whole[::agents]])
+        taken_E = consumed_E = np.array([row.budget_env_steps for row in whole[::agents]])
         if interval is not None:
             consumed_E = np.minimum(interval * np.arange(1.0, len(own_E) + 1), budget or np.inf)
         if len(own_E):
-            arms.setdefault(arm, {})[seed] = Curve(consumed_E, returns_EN.T, own_E)
+            arms.setdefault(arm, {})[seed] = Curve(consumed_E, returns_EN.T, own_E, taken_E)
     return arms
 
 

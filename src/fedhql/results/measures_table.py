@@ -39,8 +39,9 @@ def _cells(run: Run, arm: str, level: float) -> list[str]:
     measured = [
         run.measures[cell] for seed in run.arms[arm] if (cell := Cell(arm, seed)) in run.measures
     ]
+    only_rounds = run.only_after_rounds and arm in run.after_rounds
     by_seed = (
-        _recent(run.arms[arm].values()),
+        [] if only_rounds else _recent(run.arms[arm].values()),
         _recent(run.after_rounds.get(arm, {}).values()),
         _recent(run.consensus.get(arm, {}).values()),
         [float(of.start_values_N.mean()) for of in measured],

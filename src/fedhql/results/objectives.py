@@ -85,12 +85,13 @@ def welfare_of(run: Run, arm: str, consumed: float) -> dict[int, float]:
 
 
 def curves_until(run: Run, arm: str, consumed: float) -> dict[int, Curve]:
+    # In older runs the last phase may be cut short, and a round of the server's before it.
     phase = run.settings["federation"]["self_learning_env_steps"]
+    slack = 0 if "interval_env_steps" in run.settings.get("evaluation", {}) else 2 * phase
     return {
         seed: part
         for seed, curve in run.arms.get(arm, {}).items()
-        # The last phase may be cut short, and a round of the server's before it.
-        if curve.consumed_E[-1] + 2 * phase >= consumed and (part := curve.until(consumed))
+        if curve.consumed_E[-1] + slack >= consumed and (part := curve.until(consumed))
     }
 
 
@@ -155,7 +156,7 @@ def share_that_needs_less(agents: Sequence[Efficiency]) -> Floats:
 def _over_steps(curve: Curve, server_share: bool) -> Curve | None:
     """Return the curve over what counts as consumed; None if that was not recorded."""
     if server_share:
-        return curve
+        return curve if curve.taken_E is None else replace(curve, consumed_E=curve.taken_E)
     return None if curve.own_E is None else replace(curve, consumed_E=curve.own_E)
 
 

@@ -107,7 +107,7 @@ def differences_between_lambdas(share: float) -> Callable[[Run, Experiment], Qua
 
 def share_of_agents(run: Run, of: Experiment) -> Quantities:
     rows = sample_efficiency(run, _arm(run, 1.0), server_share=False)
-    if not rows:
+    if not rows or run.budget < of.budget:
         raise Missing
     return {"λ = 1, share of agents": share_that_needs_less(rows)}
 

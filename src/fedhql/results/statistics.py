@@ -39,7 +39,8 @@ def t_interval(values_S: ArrayLike, level: float = LEVEL) -> tuple[float, float]
 def t_p_above(values_S: ArrayLike, bound: float) -> float:
     """Return the one-sided p-value of Student's test that the mean is above `bound`.
 
-    Equal values have no spread: p is 0 above the bound, 1 below, 1/2 on it.
+    Equal values have no spread to judge by. Then p is that of the sign test: 2^-S above the bound,
+    else 1.
     """
     from scipy.special import stdtr
 
@@ -48,7 +49,7 @@ def t_p_above(values_S: ArrayLike, bound: float) -> float:
     if S == 1:
         return 1.0
     if np.ptp(above) == 0:
-        return float(0.5 - 0.5 * np.sign(mean))
+        return 2.0**-S if mean > 0 else 1.0
     return float(stdtr(S - 1, -mean / (above.std(ddof=1) / np.sqrt(S))))
 
 

@@ -95,7 +95,8 @@ def claims_table(verdicts: Sequence[Verdict], reading: str = "") -> Table:
     note = (
         f"Means over seeds with {LEVEL:.0%} t-intervals. Met, or not met: the corrected p of "
         f"Student's test is at most {1 - LEVEL:.2g}, and so is the probability of even one wrong "
-        "verdict in this table; else undecided. Flips: the permutation test of the same statement, "
+        "verdict in this table, as far as means over agents go: intervals of a single agent over 5 "
+        "seeds cover less. Else undecided. Flips: the permutation test of the same statement, "
         "uncorrected; with 5 seeds it cannot be below 0.06. Shortfall: how far the mean is outside "
         "the range, in units of the task's scale (CartPole 500, LunarLander 300, shares of agents "
         f"1). Its mean, the distance to the paper: {'-' if far is None else f'{far:.3f}'}."
@@ -175,7 +176,8 @@ def welfare_table(run: Run, level: float) -> Table:
         rows.append((run.label(arm), *cells))
     header = ("arm", *(f"{fraction:.0%}" for fraction in FRACTIONS))
     note = (
-        "Max mean return at equal consumption, the server's share included; in brackets the gain "
+        "Max mean return at equal consumption, the server's share included, up to one phase and "
+        "one round by which a federated arm is evaluated later; in brackets the gain "
         "over independent, seed by seed, with an interval of its own. "
         f"{level:.0%} t-intervals over seeds."
     )

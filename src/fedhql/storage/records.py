@@ -92,7 +92,8 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     }
     with path.open(newline="") as file:
         return [
-            row_type(**{name: types[name](text) for name, text in row.items()})
+            # A run that an older version began has rows with fewer columns.
+            row_type(**{name: types[name](text) for name, text in row.items() if text is not None})
             for row in csv.DictReader(file)
         ]
 
