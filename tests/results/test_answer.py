@@ -35,8 +35,14 @@ def test_gains_by_hand() -> None:
     [
         ([(140, 10), (150, 22), (163, 31)], "is above DQN alone by 41 [37, 45] in max mean return"),
         ([(60, 10), (70, 20), (77, 30)], "is below DQN alone by 41 [37, 45] in max mean return"),
-        ([(90, 0), (110, 0), (114, 0)], "is not shown to differ from DQN alone: -5 [-18, 7] in max"),
-        ([(130, 0), (110, 0), (126, 0)], "is not shown to differ from DQN alone: 12 [-27, 51] in max"),
+        (
+            [(90, 0), (110, 0), (114, 0)],
+            "is not shown to differ from DQN alone: -5 [-18, 7] in max",
+        ),
+        (
+            [(130, 0), (110, 0), (126, 0)],
+            "is not shown to differ from DQN alone: 12 [-27, 51] in max",
+        ),
     ],
 )
 def test_the_words(ours: list[tuple[float, float]], told: str) -> None:

@@ -31,7 +31,10 @@ def seeds(of: Experiment, agents: Agents, count: int = 15, noise: float = 1) -> 
     return {
         seed: curve(
             consumed,
-            *(np.array(agents[n + 1]) + noise * (seed - (count - 1) / 2) for n in range(len(of.agents))),
+            *(
+                np.array(agents[n + 1]) + noise * (seed - (count - 1) / 2)
+                for n in range(len(of.agents))
+            ),
             own=0.9 * consumed,
         )
         for seed in range(count)

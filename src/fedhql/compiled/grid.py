@@ -82,6 +82,7 @@ class Grid:
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
+        self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
@@ -99,6 +100,7 @@ class Grid:
         are set aside and put back when the other lanes are done.
         """
         aside: dict[int, Learners] = {}
+        self._silent_at_end = {}
         phase_began = self.env_steps
         for until in sorted({int(until) for until in until_L if until > self.env_steps}):
             dqns = tuple(each.dqn for each in self.cohort.members)
@@ -108,10 +110,11 @@ class Grid:
                 self._advance_in_turn(until, new_phase=self.env_steps == phase_began)
             self.env_steps = until
             if until < max(until_L):
-                aside |= {
-                    int(lane): self._learners_of(int(lane))
-                    for lane in np.flatnonzero(until_L == until)
-                }
+                ended = [int(lane) for lane in np.flatnonzero(until_L == until)]
+                aside |= {lane: self._learners_of(lane) for lane in ended}
+                # The other lanes go on, so these agents' last states will be overwritten.
+                silent_LN = self._silent_units()
+                self._silent_at_end |= {lane: silent_LN[lane] for lane in ended}
         for lane, learners in aside.items():
             self.learners = self._with_lane(lane, learners)
 
@@ -193,17 +196,23 @@ class Grid:
 
     def diagnostics(self) -> dict[str, NDArray[np.float64]]:
         """Return figures of every agent, (L, N) each, under the tags of `DqnAgent.diagnostics`."""
-        figures = {
-            tag: np.zeros(self._shape) for tag in ("train/n_updates", "train/loss", SILENT_UNITS)
-        }
-        for p, each in enumerate(self.cohort.members):
-            learner = self.learners[p]
-            silent = _silent_units(each.dqn, learner, self._numbers[p], self._experiences[p])
-            for figure, of_rows in zip(
-                figures.values(), (learner.updates, learner.loss, silent), strict=True
-            ):
-                figure[:, each.agents] = np.asarray(of_rows).reshape(len(figure), -1)
+        figures = {tag: np.zeros(self._shape) for tag in ("train/n_updates", "train/loss")}
+        figures[SILENT_UNITS] = self._silent_units()
+        for lane, silent_N in self._silent_at_end.items():
+            figures[SILENT_UNITS][lane] = silent_N
+        for each, learner in zip(self.cohort.members, self.learners, strict=True):
+            for tag, of_rows in zip(figures, (learner.updates, learner.loss), strict=False):
+                figures[tag][:, each.agents] = np.asarray(of_rows).reshape(self._shape[0], -1)
         return figures
+
+    def _silent_units(self) -> NDArray[np.float64]:
+        """Return the share of silent units of every agent: (L, N)."""
+        silent_LN = np.zeros(self._shape)
+        for p, each in enumerate(self.cohort.members):
+            given = self.learners[p], self._numbers[p], self._experiences[p]
+            found = np.asarray(_silent_units(each.dqn, *given))
+            silent_LN[:, each.agents] = found.reshape(len(silent_LN), -1)
+        return silent_LN
 
     def save(self, directory: Path) -> None:
         for p, experience in enumerate(self._experiences):

@@ -181,7 +181,9 @@ class Server:
             A = q_FNBA.shape[3]
             every = jax.vmap(broadcast_rows)(states_FBD, formed.targets)
             rows = *every, jnp.repeat(running_FB, A, axis=1)
-        figures = (formed.spread, formed.td_error, formed.loss)
+        # At public states the action taken is not the one whose target is sent.
+        error_FB = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
+        figures = (formed.spread, error_FB, formed.loss)
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FB.any(axis=1)
         return ServerStep(
             learners=self._improved(learners, numbers, *rows),

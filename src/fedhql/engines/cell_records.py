@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhql.agents.dqn.config import SILENT_UNITS
 from fedhql.engines.evaluation import Evaluation, moments_of, points_passed, short
 from fedhql.engines.seeds import Stream, seeds_for
+from fedhql.errors import RunDirectoryError
 from fedhql.federation import Budget, RoundFigures
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
@@ -60,6 +61,11 @@ class CellRecords:
         self._began = clock()
         self._mean_return: float | None = None
         # The rest is what a checkpoint holds.
+        if state and "evaluations" not in state:
+            raise RunDirectoryError(
+                f"{directory.path}: an older version of fedhql began this run, and this version "
+                "evaluates at other times; finish it with that version, or give another --out"
+            )
         state = state or {}
         N = len(self.names)
         self.round: int = state.get("round", 0)
@@ -132,9 +138,8 @@ class CellRecords:
         """Record an evaluation. Return the agents that reached a new best mean return."""
         policies = [*self.names, CONSENSUS][: len(played.returns)]
         means = [float(mean) for mean in played.returns.mean(axis=1)]
-        before = self._best_of_all(len(policies))
-        best = self._best.get(moment, [-np.inf] * len(policies))
-        self._best[moment] = best = [max(pair) for pair in zip(best, means, strict=True)]
+        before = self._best.get(moment, [-np.inf] * len(policies))
+        self._best[moment] = best = [max(pair) for pair in zip(before, means, strict=True)]
         self._evaluated[moment] += 1
         self._mean_return = float(np.mean(means[: len(self.names)]))
         of_agents = [*diagnostics, {}][: len(policies)]
@@ -163,15 +168,12 @@ class CellRecords:
                 "eval/discounted_reward": float(played.discounted[n].mean()),
                 "time/budget_env_steps": self.budget.consumed_per_agent,
             }
-            self._board.write(name, figures, self.budget.own_env_steps)
+            curve = name if moment == self._moments[0] else f"{name}, after rounds"
+            self._board.write(curve, figures, self.budget.own_env_steps)
         self.tell()
-        return [n for n in range(len(self.names)) if means[n] > before[n]]
-
-    def _best_of_all(self, count: int) -> list[float]:
-        """Return each policy's best mean return over all moments."""
-        return [
-            max((best[n] for best in self._best.values()), default=-np.inf) for n in range(count)
-        ]
+        # One moment chooses the best state, so that every arm has as many to choose from.
+        is_first = moment == self._moments[0]
+        return [n for n in range(len(self.names)) if is_first and means[n] > before[n]]
 
     def federated(self, budget: Budget, figures: RoundFigures) -> None:
         charged = budget.server_env_steps - self.budget.server_env_steps

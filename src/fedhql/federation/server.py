@@ -173,7 +173,9 @@ class FederationServer:
             self._cohort.improve(*broadcast_rows(states, step.targets))
         else:
             self._cohort.improve(states, actions, step.targets)
-        figures_B = (step.spread, step.td_error, step.loss)
+        # At public states the action taken is not the one whose target is sent.
+        error_B = np.full_like(step.td_error, np.nan) if self._public else step.td_error
+        figures_B = (step.spread, error_B, step.loss)
         return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
 
     def _read(self, answers: Answers | PooledAnswers, weights: Weights) -> Reading:

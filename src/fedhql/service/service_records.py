@@ -1,7 +1,7 @@
 """The records of a federation service: rows in its journal, and CSV files of the same rows."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,18 +14,13 @@ from fedhql.storage.arm_names import FEDHQL
 from fedhql.storage.files import write_atomically
 from fedhql.storage.records import (
     CONSENSUS,
-    ROUND,
     EvaluationRow,
     FederationRow,
     header,
 )
 
 EVALUATIONS, FEDERATION = "evaluations.csv", "federation.csv"
-# The rows of each file, and how many times a round writes some: a time replaces the same time.
-FILES: dict[str, tuple[type[Any], int]] = {
-    EVALUATIONS: (EvaluationRow, 2),
-    FEDERATION: (FederationRow, 1),
-}
+FILES: dict[str, type[Any]] = {EVALUATIONS: EvaluationRow, FEDERATION: FederationRow}
 CONSENSUS_FACT = "consensus"  # in the journal: moment -> [number of evaluations, best mean return]
 
 
@@ -33,7 +28,7 @@ class Played(NamedTuple):
     """One evaluation of the members of a round; the last policy is the consensus policy."""
 
     members: Sequence[MemberRecord]
-    heard: Sequence[MemberRecord]  # those that it counts for: they were due and have answered
+    counts: Container[str]  # the names of members that it counts for, and CONSENSUS
     evaluation: Evaluation
 
 
@@ -50,26 +45,41 @@ class ServiceRecords:
         """Return how many evaluations of the consensus policy there are."""
         return int(self._consensus.get(moment, [0])[0])
 
-    def evaluated(self, round_: int, moment: str, evaluations: Sequence[Played]) -> None:
-        """Write the evaluations of one moment of a round, and count them."""
-        rows, counted = [], {}
-        for members, heard, played in evaluations:
+    def evaluated(
+        self, round_: int, moment: str, evaluations: Sequence[Played], passed: Mapping[str, int]
+    ) -> None:
+        """Write evaluations. `passed` says how many each policy now has behind it, by name.
+
+        Rows and numbers are one transaction, so that a restarted server repeats none.
+        """
+        self._in_loop(self._evaluated, round_, moment, evaluations, passed)
+
+    def _evaluated(
+        self, round_: int, moment: str, evaluations: Sequence[Played], passed: Mapping[str, int]
+    ) -> None:
+        rows, changed = [], {}
+        for members, counts, played in evaluations:
             for n, member in enumerate(members):
-                if member not in heard:
+                if member.name not in counts:
                     continue
                 mean = float(played.returns[n].mean())
                 best = max(mean, member.best_mean_returns.get(moment, -math.inf))
                 member.best_mean_returns[moment] = best
-                member.evaluations[moment] = member.evaluations.get(moment, 0) + 1
-                counted[member.name] = member
+                member.evaluations[moment] = passed[member.name]
+                changed[member.name] = member
                 rows.append(self._row(member.name, member, moment, best, played, n))
-            count, best = self._consensus.get(moment, (0, -math.inf))
-            best = max(best, float(played.returns[-1].mean()))
-            self._consensus[moment] = [count + 1, best]
-            most = max(members, key=lambda member: member.account.consumed)
-            rows.append(self._row(CONSENSUS, most, moment, best, played, -1))
-        facts = {CONSENSUS_FACT: self._consensus}
-        self._write(EVALUATIONS, 2 * round_ + (moment == ROUND), rows, counted.values(), facts)
+            if CONSENSUS in counts:
+                _, best = self._consensus.get(moment, (0, -math.inf))
+                best = max(best, float(played.returns[-1].mean()))
+                self._consensus[moment] = [passed[CONSENSUS], best]
+                most = max(members, key=lambda member: member.account.consumed)
+                rows.append(self._row(CONSENSUS, most, moment, best, played, -1))
+        self._roster.write(
+            rows=(EVALUATIONS, round_, _lines(rows)),
+            adds_rows=True,
+            members=list(changed.values()),
+            facts={CONSENSUS_FACT: self._consensus},
+        )
 
     def _row(
         self,
@@ -107,25 +117,12 @@ class ServiceRecords:
             figures.loss,
             figures.refused_answers,
         )
-        self._write(FEDERATION, round_, [row])
-
-    def _write(
-        self,
-        file: str,
-        time: int,
-        rows: Sequence[Any],
-        members: Iterable[MemberRecord] = (),
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
-        lines = [",".join(map(str, astuple(row))) for row in rows]
-        written = {"rows": (file, time, lines), "members": list(members), "facts": facts}
-        self._in_loop(self._roster.write, **written)
+        self._in_loop(self._roster.write, rows=(FEDERATION, round_, _lines([row])))
 
     def export(self, rounds: int) -> None:
         """Write the rows so far to CSV files. Later calls append the new rounds."""
-        for file, (kind, times) in FILES.items():
-            new_from = times * self._exported_rounds
-            lines = self._in_loop(self._roster.journal.lines, file, new_from)
+        for file, kind in FILES.items():
+            lines = self._in_loop(self._roster.journal.lines, file, self._exported_rounds)
             text = "".join(f"{line}\n" for line in lines)
             if self._exported_rounds == 0:
                 write_atomically(self._home / file, header(kind) + text)
@@ -133,3 +130,7 @@ class ServiceRecords:
                 with (self._home / file).open("a") as end:
                     end.write(text)
         self._exported_rounds = rounds
+
+
+def _lines(rows: Sequence[Any]) -> list[str]:
+    return [",".join(map(str, astuple(row))) for row in rows]

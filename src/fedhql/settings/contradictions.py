@@ -19,6 +19,11 @@ def contradiction(federation: FederationSettings) -> str | None:
             "federation.server_environments = 'public' has no transitions to learn from; allowed: "
             f"with federation.learning_rate = 0, not {federation.learning_rate:g}"
         )
+    if federation.public and spec.weighted:
+        return (
+            f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
+            "public states do not have; allowed with 'public': rules without weights"
+        )
     for key in dict.fromkeys(key for each in RULES.values() for key in each.numbers):
         value = getattr(federation, key)
         if key in spec.numbers and value is None:

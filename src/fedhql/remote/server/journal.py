@@ -152,11 +152,13 @@ class Journal:
         improvement: Improvement | None = None,
         kept_from: int = 0,
         rows: tuple[str, int, Sequence[str]] | None = None,
+        adds_rows: bool = False,
         event: Event | None = None,
     ) -> None:
         """Write everything in one transaction.
 
-        `rows` holds a file name, a round and the lines of that round. Improvements with numbers
+        `rows` holds a file name, a round and lines of that round. They replace those of this round
+        and later ones, unless `adds_rows`. Improvements with numbers
         below `kept_from` are deleted.
         """
         if not self.is_usable:
@@ -174,8 +176,8 @@ class Journal:
                 execute("DELETE FROM improvements WHERE number < ?", (kept_from,))
             if rows is not None:
                 file, of_round, lines = rows
-                # After a restart, an unfinished round writes its lines again.
-                execute("DELETE FROM rows WHERE file = ? AND round >= ?", (file, of_round))
+                if not adds_rows:  # after a restart, an unfinished round writes its lines again
+                    execute("DELETE FROM rows WHERE file = ? AND round >= ?", (file, of_round))
                 for line in lines:
                     execute(
                         "INSERT INTO rows (file, round, line) VALUES (?, ?, ?)",
