@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhql.agents.dqn import revival
-from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.dqn.config import SILENT_UNITS, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
 from fedhql.compiled.grid import Grid
@@ -205,6 +205,16 @@ def test_lanes_that_end_earlier_do_not_change_afterwards() -> None:
     even.self_learn(np.full(3, 40))
     for mine, other in zip(parameters(uneven, 1), parameters(even, 1), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+def test_silent_units_of_a_lane_are_measured_when_it_ends() -> None:
+    """Steps of the other lanes come afterwards, and its memory holds what they would have been."""
+    uneven = grid()
+    uneven.self_learn(np.array([15, 29, 22]))
+    before = uneven.diagnostics()[SILENT_UNITS]
+    uneven._experiences = [each._replace(replay=each.replay + 100) for each in uneven._experiences]
+    differ = ~np.isclose(uneven.diagnostics()[SILENT_UNITS], before, equal_nan=True)
+    assert differ.any(axis=1).tolist() == [False, True, False]
 
 
 def test_a_diverged_agent_still_plays(undisturbed: Any) -> None:
