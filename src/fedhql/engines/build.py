@@ -94,7 +94,7 @@ def build_server(
 def require_same_spaces(settings: TaskSettings) -> int:
     """Return the size of an observation. Raise EnvironmentRefused if the twin's spaces differ.
 
-    The tests hold our own twins to Gymnasium, so these run where Box2D is not installed.
+    Tests compare our own twins with Gymnasium, so these also run where Box2D is not installed.
     """
     environment = settings.environment
     compiled = compiled_environment(environment)

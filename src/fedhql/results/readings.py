@@ -9,7 +9,7 @@ from fedhql.results.curves import Run
 from fedhql.results.tables import Table
 from fedhql.results.verdicts import MET, NOT_MET, UNDECIDED, Verdict, distance
 
-SEPARATOR = "--"
+SEPARATOR = "--"  # between the experiment and the reading in the name of a run
 
 
 def by_reading(runs: Sequence[Run]) -> dict[str, list[Run]]:

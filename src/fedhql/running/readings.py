@@ -7,6 +7,8 @@ joins these, as in "sgd-uniform-constant-adam". Both moments of evaluation are r
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
+from fedhql.results.readings import SEPARATOR
+
 OPTIMISERS: Mapping[str, Sequence[str]] = {
     "adam": ("agents.optimizer=adam",),
     "sgd": ("agents.optimizer=sgd",),
@@ -32,7 +34,6 @@ SHARES = {
     "lunarlander-n5": 0.6,
     "lunarlander-n10": 0.6,
 }
-SEPARATOR = "--"  # between the experiment and the reading in the name of a run
 
 
 def readings(experiment: str) -> Iterator[tuple[str, Sequence[str]]]:

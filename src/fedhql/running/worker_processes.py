@@ -120,7 +120,7 @@ def _work(task: Task, sender: Connection) -> None:
         except BrokenPipeError:
             os._exit(1)  # the parent is gone
 
-    # The inherited mask blocks interrupts, but a library's thread may unblock them for itself.
+    # The inherited mask blocks interrupts, and still a worker once printed a traceback at Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     logging.getLogger("fedhql").addHandler(_SendingHandler(send))
