@@ -22,8 +22,7 @@ const CHANNEL = { 'grpc.keepalive_time_ms': 20_000, 'grpc.keepalive_timeout_ms':
 const [text, flag] = [{ type: 'string' }, { type: 'boolean' }];
 const { positionals: [address], values: { as: name, home, certs, seed, ...others } } = parseArgs({
   options: { as: text, home: text, certs: text, seed: text, 'secure-aggregation': flag },
-  allowPositionals: true,
-});
+  allowPositionals: true });
 const log = (line) => console.error(`${name}: ${line}`);
 if (!address || !name || !home) throw new Error('HOST:PORT, --as and --home are needed');
 const credential = (file) => certs && fs.readFileSync(`${certs}/${file}`);
@@ -170,6 +169,8 @@ for (let wait = FIRST_WAIT_SECONDS; ; wait = Math.min(2 * wait, LONGEST_WAIT_SEC
     log(`${address} sent what this member refuses: ${error.message}`);
     return leave('REFUSED', error.message, 2);
   });
+  // A connection may have broken before the last phase was reported.
+  if (reason === 'FINISHED' && ledger.phase) report({}, ledger, true);
   if (reason === 'FINISHED') await leave('FINISHED', 'all is saved', 0);
   if (reason === 'REFUSED') save(); // after REPLACED, the home is another process's
   if (reason === 'REFUSED' || reason === 'REPLACED') {

@@ -60,9 +60,14 @@ class ServerStream:
         await self.order(*improvements, **(work or {"query": Query(states=pack(STATES))}))
         return (await self.hear()).report
 
-    async def dismiss(self) -> None:
+    async def dismiss(self) -> Report:
+        """Say Goodbye; return the report that the member sends before its own, if any."""
         await self.say(FromServer(goodbye=Goodbye(reason=Goodbye.FINISHED)))
-        assert (await self.hear()).goodbye.reason == Goodbye.FINISHED
+        report = Report()
+        while (message := await self.hear()).HasField("report"):
+            report = message.report
+        assert message.goodbye.reason == Goodbye.FINISHED
+        return report
 
 
 Script = Callable[[ServerStream], Awaitable[None]]
@@ -165,6 +170,24 @@ def test_a_phase_that_is_ordered_again_is_learned_once(tmp_path: Path) -> None:
     agent = run(tmp_path, first_connection, second_connection)
     assert agent.told[:3] == ["learn 10", "learn 10", "learn 5"]
     assert agent.told[3] == "learn 10"
+
+
+def test_what_was_learned_without_a_report_is_reported_before_the_goodbye(tmp_path: Path) -> None:
+    agent = Recorder(seed=0)
+
+    async def first_connection(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.order(learn=Learn(phase=7, env_steps=25, chunk_env_steps=25))
+        while not agent.told:  # then the server is gone
+            await asyncio.sleep(0.01)
+
+    async def second_connection(stream: ServerStream) -> None:
+        await stream.welcome()
+        report = await stream.dismiss()
+        assert (report.phase, report.phase_env_steps) == (7, 25)
+
+    run(tmp_path, first_connection, second_connection, agent=agent)
+    assert agent.told == ["learn 25"]
 
 
 WRONG = {

@@ -431,6 +431,20 @@ def test_a_member_that_is_dismissed_while_it_catches_up_gets_all_and_a_goodbye(p
     run(path, test)
 
 
+@pytest.mark.parametrize("learned", [6, 10])
+def test_what_a_finished_member_has_learned_is_charged_and_kept(path: Path, learned: int) -> None:
+    async def test(rig: Rig) -> None:
+        rig.connect("ann")
+        rig.roster.learn(["ann"], 10)
+        rig.roster.dismiss("ann", "for a test")
+        again = rig.connect("ann")
+        rig.roster.report(again, Report(phase=1, phase_env_steps=learned))
+        assert rig.roster.journal.members()["ann"].own_env_steps == learned
+        assert not again.due  # nobody waits for the rest
+
+    run(path, test)
+
+
 def test_a_member_cannot_make_the_server_write_for_each_message(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

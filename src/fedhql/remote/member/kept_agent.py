@@ -160,7 +160,11 @@ class KeptAgent:
             self._agent.self_learn(steps)
             ledger.phase_env_steps += steps
             self._write_ledger()
-        return Report(phase=ledger.phase, phase_env_steps=ledger.phase_env_steps)
+        return self.learned()
+
+    def learned(self) -> Report:
+        """Return a report of what was learned in the last phase, without its id."""
+        return Report(phase=self._ledger.phase, phase_env_steps=self._ledger.phase_env_steps)
 
     def _require_batch(self, shape: Any) -> int:
         if not shape or not 0 < shape[0] <= self._welcome.most_states:

@@ -215,6 +215,7 @@ class Member:
                 case "goodbye":
                     if message.goodbye.reason == Goodbye.FINISHED:
                         self._agent.save_last()
+                        await self._report_last_phase(stream)
                         await _send_goodbye(
                             stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved")
                         )
@@ -297,6 +298,12 @@ class Member:
         report.id.CopyFrom(order.id)
         await self._report(stream, report)
         return order if report.phase_env_steps < order.learn.env_steps else None
+
+    async def _report_last_phase(self, stream: Any) -> None:
+        """Repeat what was learned last: the connection may have broken before the first report."""
+        if (report := self._agent.learned()).phase:
+            with suppress(*_ENDED):
+                await self._report(stream, report)
 
     async def _report(self, stream: Any, report: Report) -> None:
         report.applied_improvements = self._agent.improvements.applied

@@ -321,7 +321,7 @@ class Roster(Membership):
         self._came(session, Work.LEARNING)
         if in_time:
             self._did_work(session)
-        if member.learning:
+        if member.learning and not member.finished:
             self._expect(session, Work.LEARNING)
             return  # progress in an unfinished phase is not written: the member reports it again
         self.write(members=[member])
