@@ -16,7 +16,7 @@ from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
 from fedhql.results.measures_table import measures_table
 from fedhql.results.panels import Panel, gains_panel, run_panels
-from fedhql.results.readings import by_reading, readings_table
+from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
 from fedhql.results.tables import Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
@@ -51,14 +51,22 @@ def _tables(run: Run, level: float) -> list[Table]:
 
 
 def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
-    """Return the paper's statements beside its experiments, by reading if there are several."""
-    checked = {reading: check_claims(of, rng) for reading, of in by_reading(runs).items()}
+    """Return the paper's statements beside its experiments, and readings beside each other.
+
+    Of the readings, only the nearest has its numbers shown.
+    """
+    checked = {
+        reading: check_claims(of, rng, partial=bool(reading))
+        for reading, of in by_reading(runs).items()
+    }
     verdicts = {
         reading: of for reading, of in checked.items() if any(verdict.evidence for verdict in of)
     }
-    readings = {reading: of for reading, of in verdicts.items() if reading}
-    compared = [readings_table(readings)] if readings else []
-    return compared + [claims_table(of, reading) for reading, of in verdicts.items()]
+    readings = nearest_first({reading: of for reading, of in verdicts.items() if reading})
+    compared = readings_tables(readings) if readings else []
+    whole = [claims_table(verdicts[""])] if "" in verdicts else []
+    nearest = [claims_table(of, reading) for reading, of in list(readings.items())[:1]]
+    return compared + whole + nearest
 
 
 def _markdown(
