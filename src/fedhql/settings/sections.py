@@ -90,6 +90,10 @@ class FederationSettings(_Section):
     The target of an action that was not chosen is the centre of the agents' values."""
     learning_rate: float = Field(0.05, ge=0, le=1)
     """α_s, the learning rate of FedTD. With 0 the targets are the centre of the agents' values."""
+    pessimism: float = Field(0.0, ge=0)
+    """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
+
+    The spread is the rule's. With 0, the paper's choice, it takes the centre."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
