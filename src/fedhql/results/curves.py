@@ -50,6 +50,9 @@ class Curve:
         count = max(1, round(RECENT * len(self.consumed_E)))
         return self.returns_NE[:, -count:].mean(axis=1)
 
+    def second_half_mean(self) -> Floats:
+        return self.returns_NE[:, len(self.consumed_E) // 2 :].mean(axis=1)
+
     def area(self) -> Floats:
         """Under the curve of evaluations, divided by its length: the mean return on the way."""
         if len(self.consumed_E) == 1:

@@ -14,7 +14,7 @@ from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
-from fedhql.results.measures_table import measures_table
+from fedhql.results.measures_table import measures_table, policies_table
 from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
@@ -46,8 +46,8 @@ def write_report(
 
 
 def _tables(run: Run, level: float) -> list[Table]:
-    beside = measures_table(run, level)
-    return run_tables(run, level) + ([beside] if beside else [])
+    beside = (policies_table(run, level), measures_table(run, level))
+    return run_tables(run, level) + [table for table in beside if table]
 
 
 def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
