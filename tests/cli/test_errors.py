@@ -1,6 +1,7 @@
 """A user's mistake: exit code 2, one line on stderr, no traceback, and nothing left behind."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,7 @@ def test_a_bad_agent_is_left_out_named_and_counted(value: str, tmp_path: Path) -
     done = fedhql("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "warning: fedhql/seed0: agent2" in done.stderr
+    assert re.search(r"diverged: .*agent2 \([1-9]\d* answers refused\)", done.stdout), done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["arms"]["fedhql"]["agents"]["agent2"]["refused_answers"] > 0
     assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 0

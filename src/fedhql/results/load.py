@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,17 @@ def load_run(path: Path | str) -> Run:
         for cell in directory.cells()
         if (found := directory.best_returns(cell)).exists()
     }
+    manifest |= {"refused_answers": refused_answers(directory)}
     return run_of_rows(path.resolve().name, settings, manifest, rows, best_returns)
+
+
+def refused_answers(directory: RunDirectory) -> dict[str, dict[str, int]]:
+    """Return arm -> agent -> how many of its answers the server refused, over all seeds."""
+    refused: dict[str, Counter[str]] = {}
+    for cell in directory.cells():
+        if (found := directory.refused_answers(cell)).exists():
+            refused.setdefault(cell.arm, Counter()).update(json.loads(found.read_text()))
+    return {arm: dict(of) for arm, of in refused.items()}
 
 
 def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:
