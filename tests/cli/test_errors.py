@@ -53,6 +53,15 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
         (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),
         (["cartpole-n5", "--set", "agents.1.hiden=[8]"], "agents.1.hiden: unknown key"),
+        (
+            ["cartpole-n5", "--set", "agents.1.name=a/b"],
+            "agents.1.name: 'a/b' is wrong; allowed: a",
+        ),
+        (["cartpole-n5", "--set", "agents.2.name=agent1"], "agents.2.name: 'agent1' is taken"),
+        (
+            ["cartpole-n5", "--set", "agents.3.name=consensus"],
+            "agents.3.name: 'consensus' is taken",
+        ),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
         (

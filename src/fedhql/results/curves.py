@@ -73,6 +73,11 @@ class Measures:
     silent_units_N: Floats  # the share of its ReLU units that are silent; NaN if it has none
 
 
+def agent_names(settings: dict[str, Any]) -> list[str]:
+    agents = enumerate(settings["agents"], start=1)
+    return [agent.get("name") or f"agent{number}" for number, agent in agents]
+
+
 @dataclass(frozen=True)
 class Run:
     """What reports are made from: files only, finished or not."""
@@ -93,7 +98,7 @@ class Run:
 
     @property
     def agents(self) -> list[str]:
-        return [f"agent{n}" for n in range(1, len(self.settings["agents"]) + 1)]
+        return agent_names(self.settings)
 
     @property
     def title(self) -> str:

@@ -151,6 +151,12 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="a name of letters, digits, '_', '.' and '-', at most 64 of them",
+    )
+    """The agent's name in tables, files and messages; by default agent1, agent2, ..."""
     resources: Resources | None = None
     """For agents that are actors on Ray: cpus, gpus, custom. Other executors ignore it."""
 
@@ -208,4 +214,5 @@ class ExperimentSettings(TaskSettings):
 
     @property
     def agent_names(self) -> list[str]:
-        return numbered_agents(len(self.agents))
+        numbered = numbered_agents(len(self.agents))
+        return [agent.name or name for agent, name in zip(self.agents, numbered, strict=True)]
