@@ -175,7 +175,7 @@ KINDS: Mapping[str, AgentKind] = {
         packages=("torch", "stable_baselines3"),
         backbone="sb3",
     ),
-    "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular"),
+    "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular", exports_policy=True),
 }
 
 
