@@ -1,4 +1,4 @@
-"""`fedhql`: run experiments and suites, report and compare them, list and show presets."""
+"""`fedhql`: run experiments and suites, report them, export their policies, show presets."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.agents.kinds import backbones
-from fedhql.cli import certificates, network, status, studies
+from fedhql.cli import certificates, network, policies, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
     LOCAL,
@@ -242,6 +242,7 @@ app.command()(studies.suite)
 app.command()(studies.report)
 app.command()(studies.compare)
 app.command()(studies.archive)
+app.command()(policies.export)
 app.command()(network.serve)
 app.command()(network.join)
 app.command()(network.release)

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.contract import States, Values
-from fedhql.federation import Rule, ServerEnvironments
-from fedhql.federation.attacks import attacked
-from fedhql.federation.reading import FromValues
+from fedhql.federation import ServerEnvironments
+from fedhql.federation.consensus import Centre
+from fedhql.policy import greedy
 from fedhql.storage.records import ROUND, SELF_LEARNING
 
 
@@ -20,9 +20,6 @@ class Evaluation(NamedTuple):
     discounted: NDArray[Any]
     lengths: NDArray[Any]
     start_values: NDArray[Any]  # the largest action value at the start
-
-
-Centre = Callable[[Sequence[Values]], Values]  # N answers (B, A) each -> their centre (B, A)
 
 
 def evaluate(
@@ -58,11 +55,9 @@ def evaluate(
         if centre is not None and len(shared):
             values.append(centre([answer[len(mine) :] for answer, mine in both]))
         q = np.concatenate(values)
-        # An agent that answers NaN still has to act, so NaN ranks last.
-        greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
         if number == 0:
             start_values[running] = q.max(axis=1)
-        next_states, rewards, _, ended = environments.step(greedy)
+        next_states, rewards, _, ended = environments.step(greedy(q))
         returns[running] += rewards
         discounted[running] += discount**number * rewards
         lengths[running] += 1
@@ -86,23 +81,3 @@ def short(figure: float) -> float:
 def moments_of(chosen: str) -> tuple[str, ...]:
     """Return the moments that `evaluation.moments` stands for."""
     return (SELF_LEARNING, ROUND) if chosen == "both" else (chosen,)
-
-
-def consensus(rule: Rule, attack: int = 0, attackers: int = 0) -> Centre:
-    """Return the centre by a federation's rule, of answers among which attackers lie.
-
-    All agents have the same weight. If no answer is usable, the centre is NaN.
-    """
-
-    def centre(answers: Sequence[Values]) -> Values:
-        q_NBA = np.array(answers, dtype=np.float64)
-        if attackers:
-            usable_N = np.isfinite(q_NBA).all(axis=(1, 2))
-            q_NBA = attacked(q_NBA, attack, attackers, 0, usable=usable_N)
-        q_NBA = q_NBA[np.isfinite(q_NBA).all(axis=(1, 2))]
-        if len(q_NBA) == 0:
-            return np.full(np.shape(answers[0]), np.nan, dtype=np.float32)
-        weights_N = np.zeros(len(q_NBA)) if rule.weighted else None
-        return FromValues(q_NBA, (rule,), weights_N=weights_N).centre().astype(np.float32)
-
-    return centre
