@@ -86,7 +86,7 @@ def play(
             metavar="F",
             min=1,
             help="Pictures per second. If the environment has more steps per second, steps are "
-            "left out, so that the speed stays.  [default: the environment's]",
+            "left out, so that the speed stays about the same.  [default: the environment's]",
         ),
     ] = None,
     max_steps: Annotated[
