@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.contract import BlackBoxAgent, Checkpointable, Exportable
+from fedhql.contract import Acting, BlackBoxAgent, Checkpointable, Exportable
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.cell_records import CellRecords
@@ -32,7 +32,7 @@ env_steps_per_agent = 1000
 best_episodes = {EPISODES}
 """
 LEFT, RIGHT = 0, 2  # of FrozenLake
-KINDS = ["dqn", "sb3-dqn", "tabular", f"{__name__}:Stubborn"]
+KINDS = ["dqn", "sb3-dqn", "tabular", f"{__name__}:Stubborn", f"{__name__}:SelfWilled"]
 
 
 class Stubborn:
@@ -55,6 +55,13 @@ class Stubborn:
 
     def restore(self, directory: Path) -> None:
         self.choice = int((directory / "choice").read_text())
+
+
+class SelfWilled(Stubborn):
+    """Acts by a rule of its own."""
+
+    def act(self, states: Any) -> Any:
+        return np.full(len(states), (self.choice + 1) % 4)
 
 
 class Secretive(Stubborn):
@@ -100,7 +107,10 @@ def by_hand(settings: ExperimentSettings, agent: BlackBoxAgent, seed: int) -> fl
     total, ended = 0.0, False
     while not ended:
         states = np.array([state], dtype=env.observation_space.dtype)
-        action = int(agent.q_values(states)[0].argmax())
+        if isinstance(agent, Acting):
+            action = int(agent.act(states)[0])
+        else:
+            action = int(agent.q_values(states)[0].argmax())
         state, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + float(reward), terminated or truncated
     env.close()
@@ -111,13 +121,13 @@ def test_the_best_state_of_every_kind_is_played_from_its_files(tmp_path: Path) -
     settings = settings_of(KINDS)
     agents = keep_best(settings, tmp_path)
     means = written(settings, tmp_path)
-    assert list(means) == ["agent1", "agent2", "agent3", "agent4"]
+    assert list(means) == list(settings.agent_names)
     for n, agent in enumerate(agents):
         seeds = seeds_for(CELL.seed, Stream.BEST, n, count=EPISODES).tolist()
         expected = np.mean([by_hand(settings, agent, seed) for seed in seeds])
         # Rewards are float32 in a batch of environments.
         assert means[f"agent{n + 1}"] == pytest.approx(expected, rel=1e-6)
-    assert len(set(means.values())) == 4
+    assert len(set(means.values())) == len(KINDS)
 
 
 def test_best_states_are_played_in_a_twin_too(tmp_path: Path) -> None:

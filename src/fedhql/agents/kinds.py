@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Literal
 from gymnasium import Space
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator
 
+from fedhql.acting import GreedyAnswer
 from fedhql.agents.dqn.config import OPTIMISERS, DqnConfig
 from fedhql.agents.task import AgentTask
-from fedhql.contract import BlackBoxAgent, States, Values
+from fedhql.contract import BlackBoxAgent, States
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 from fedhql.plugins import import_plugin, is_plugin
 
@@ -212,8 +213,10 @@ def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> Black
     return users_class(seed=task.seed, **options)
 
 
-def load_policy(kind: str, directory: Path, space: Space[Any]) -> Callable[[States], Values] | None:
-    """Return q_values of an exported agent; None for a kind that exports no policy."""
+def load_policy(
+    kind: str, directory: Path, space: Space[Any]
+) -> Callable[[States], GreedyAnswer] | None:
+    """Return the policy of an exported agent; None for a kind that exports no policy."""
     known = find_kind(kind)
     if known is None or not known.exports_policy:
         return None

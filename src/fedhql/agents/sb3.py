@@ -15,6 +15,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import safe_mean
 from torch.nn import functional
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.agents.dqn.config import MOST_SCALE, SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.kinds import Sb3DqnSettings
@@ -320,12 +321,12 @@ def build(settings: Sb3DqnSettings, task: AgentTask) -> Sb3DqnAgent:
     )
 
 
-def load_policy(directory: Path, _: Space[Any]) -> Callable[[States], Values]:
-    """Return q_values of an exported agent: states (B, *obs) -> (B, A)."""
+def load_policy(directory: Path, _: Space[Any]) -> Callable[[States], GreedyAnswer]:
+    """Return the policy of an exported agent: it answers states (B, *obs)."""
     model = DQN.load(directory / "model.zip", device="cpu")
 
-    def q_values(states: States) -> Values:
+    def policy(states: States) -> GreedyAnswer:
         with torch.no_grad():
-            return model.q_net(model.policy.obs_to_tensor(states)[0]).numpy()
+            return greedy_in(model.q_net(model.policy.obs_to_tensor(states)[0]).numpy())
 
-    return q_values
+    return policy

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.agents.kinds import load_policy
-from fedhql.contract import Checkpointable, Exportable, States, Values
-from fedhql.engines.build import build_batch
+from fedhql.contract import Checkpointable, Exportable, States
+from fedhql.engines.build import build_batch, first_states
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.evaluation import evaluate
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import make_environment
+from fedhql.federation.cohort import greedy_answer_of
 from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
@@ -43,7 +45,7 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
     played = evaluate(
         lambda states_N: [
             # Policies need not accept an empty batch.
-            policy(states) if len(states) else np.empty((0, 0), dtype=np.float32)
+            policy(states) if len(states) else greedy_in(np.empty((0, 1), dtype=np.float32))
             for policy, states in zip(policies.values(), states_N, strict=True)
         ],
         environments,
@@ -70,7 +72,7 @@ def _observation_space(settings: ExperimentSettings) -> spaces.Space[Any]:
 
 def _policy(
     settings: ExperimentSettings, cell: Cell, n: int, home: Path
-) -> Callable[[States], Values] | None:
+) -> Callable[[States], GreedyAnswer] | None:
     """Return the policy in `home`; None if only the agent's owner can read what it exported."""
     policy = load_policy(settings.agents[n].kind, home, _observation_space(settings))
     if policy is not None:
@@ -79,4 +81,5 @@ def _policy(
     if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
         return None
     agent.restore(home)
-    return agent.q_values
+    name, actions = settings.agent_names[n], first_states(settings)[1]
+    return lambda states: greedy_answer_of(name, agent, states, actions)

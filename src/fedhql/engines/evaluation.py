@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.contract import States, Values
 from fedhql.federation import Rule, ServerEnvironments
 from fedhql.federation.attacks import attacked
@@ -26,7 +27,7 @@ Centre = Callable[[Sequence[Values]], Values]  # N answers (B, A) each -> their 
 
 
 def evaluate(
-    query_each: Callable[[list[States]], Sequence[Values]],
+    act_each: Callable[[list[States]], Sequence[GreedyAnswer]],
     environments: ServerEnvironments,
     seeds_PE: NDArray[np.uint32],
     *,
@@ -36,8 +37,8 @@ def evaluate(
 ) -> Evaluation:
     """Let each of N agents play E greedy episodes; with `centre`, the consensus policy too.
 
-    The consensus policy is the last row: it acts greedily in the centre of all agents' answers. All
-    episodes run side by side. `query_each` gets the states of agent n's own episodes and those of
+    The consensus policy is the last row: it acts greedily in the centre of all agents' values. All
+    episodes run side by side. `act_each` gets the states of agent n's own episodes and those of
     the consensus policy's, so that the latter need no further exchanges.
     """
     P, E = seeds_PE.shape
@@ -52,17 +53,19 @@ def evaluate(
         owner = running // E
         shared = states[owner == N]  # of the consensus policy
         own = [states[owner == n] for n in range(N)]
-        answers = query_each([np.concatenate([mine, shared]) for mine in own])
+        answers = act_each([np.concatenate([mine, shared]) for mine in own])
         both = list(zip(answers, own, strict=True))
-        values = [answer[: len(mine)] for answer, mine in both if len(mine)]
+        played = [
+            GreedyAnswer(answer.values[: len(mine)], answer.actions[: len(mine)])
+            for answer, mine in both
+            if len(mine)
+        ]
         if centre is not None and len(shared):
-            values.append(centre([answer[len(mine) :] for answer, mine in both]))
-        q = np.concatenate(values)
-        # An agent that answers NaN still has to act, so NaN ranks last.
-        greedy = np.where(np.isnan(q), -np.inf, q).argmax(axis=1)
+            played.append(greedy_in(centre([answer.values[len(mine) :] for answer, mine in both])))
         if number == 0:
-            start_values[running] = q.max(axis=1)
-        next_states, rewards, _, ended = environments.step(greedy)
+            start_values[running] = np.concatenate([of.values for of in played]).max(axis=1)
+        actions = np.concatenate([of.actions for of in played])
+        next_states, rewards, _, ended = environments.step(actions)
         returns[running] += rewards
         discounted[running] += discount**number * rewards
         lengths[running] += 1

@@ -90,7 +90,7 @@ class MemberEvaluations:
         batch = build_batch(self._settings, seeds_PE.size)
         try:
             return evaluate(
-                self._cohort.query_each,
+                self._cohort.act_each,
                 batch,
                 seeds_PE,
                 discount=self._settings.environment.discount,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.agents.dqn.checkpoint import load_arrays, save_arrays
 from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
@@ -167,8 +168,8 @@ def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
     (directory / "network.json").write_text(json.dumps(shape) + "\n")
 
 
-def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], Values]:
-    """Return q_values of an exported agent: states (B, *obs) -> (B, A)."""
+def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], GreedyAnswer]:
+    """Return the policy of an exported agent: it answers states (B, *obs)."""
     encoder = Encoder(space)
     shape = json.loads((directory / "network.json").read_text())
     with np.load(directory / "parameters.npz") as arrays:
@@ -176,7 +177,7 @@ def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], Values
         layers = [(arrays[f"weights{n}"], arrays[f"biases{n}"]) for n in range(count)]
     inputs, outputs = layers[0][0].shape[0], layers[-1][0].shape[1]
     network = Network(inputs, tuple(shape["hidden"]), outputs, shape["activation"])
-    return lambda states: network.apply(layers, encoder.batch(states))
+    return lambda states: greedy_in(network.apply(layers, encoder.batch(states)))
 
 
 _improve: Callable[..., Learner] = jax.jit(

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Answers, PooledAnswers
@@ -93,6 +94,10 @@ class RemoteCohort:
             answers.get(name, np.full((len(s), self._action_count), np.nan, dtype=np.float32))
             for name, s in zip(self.names, states, strict=True)
         ]
+
+    def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
+        """Ask as `query_each` does; each member acts greedily in its values."""
+        return [greedy_in(values) for values in self.query_each(states)]
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """Prepare an improvement. `finish_step` writes it; the next orders broadcast it.
