@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import make_environment

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import Environment, action_count
