@@ -33,6 +33,17 @@ class TabularSettings(KindSettings):
     """κ, the number of such steps."""
 
 
+def known_optimizer(name: str, optimizers: Collection[str]) -> str:
+    """Return the optimiser of this name. Raise ValueError if there is none.
+
+    Accept any case, so that --backbone can switch between PyTorch's names and ours.
+    """
+    for known in optimizers:
+        if name.lower() == known.lower():
+            return known
+    raise ValueError(f"{name!r} is wrong; allowed: {', '.join(map(repr, optimizers))}")
+
+
 class CommonDqnSettings(KindSettings):
     """The settings that both DQNs share, under stable-baselines3's names."""
 
@@ -84,11 +95,7 @@ class CommonDqnSettings(KindSettings):
     @field_validator("optimizer", "improvement_optimiser")
     @classmethod
     def _known_optimizer(cls, name: str) -> str:
-        """Accept any case, so that --backbone can switch between PyTorch's names and ours."""
-        for known in cls.optimizers:
-            if name.lower() == known.lower():
-                return known
-        raise ValueError(f"{name!r} is wrong; allowed: {', '.join(map(repr, cls.optimizers))}")
+        return known_optimizer(name, cls.optimizers)
 
 
 class DqnSettings(CommonDqnSettings):

@@ -19,7 +19,12 @@ from pydantic import BaseModel
 from fedhql.acting import GreedyAnswer
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.kind_settings import DqnSettings, TabularSettings
-from fedhql.agents.sb3.settings import Sb3DqnSettings, Sb3QrdqnSettings
+from fedhql.agents.sb3.settings import (
+    Sb3A2cSettings,
+    Sb3DqnSettings,
+    Sb3PpoSettings,
+    Sb3QrdqnSettings,
+)
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent, States
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
@@ -63,6 +68,8 @@ KINDS: Mapping[str, AgentKind] = {
         **_SB3,
     ),
     "sb3-qrdqn": AgentKind(Sb3QrdqnSettings, "fedhql.agents.sb3.qrdqn", **_SB3),
+    "sb3-ppo": AgentKind(Sb3PpoSettings, "fedhql.agents.sb3.ppo", **_SB3),
+    "sb3-a2c": AgentKind(Sb3A2cSettings, "fedhql.agents.sb3.a2c", **_SB3),
     "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular"),
 }
 

@@ -14,9 +14,12 @@ IMPROVED_ACTIONS, TARGETS = np.arange(64) % 2, np.linspace(0, 1, 64, dtype=np.fl
 
 _REPLAY = {"hidden": (16,), "learning_starts": 50, "buffer_size": 5_000}
 _REPLAY |= {"target_update_interval": 100}
+_ROLLOUT = {"hidden": (16,), "q_hidden": (16,), "q_batch_size": 16}
 QUICK: dict[str, dict[str, Any]] = {
     "sb3-dqn": _REPLAY,
     "sb3-qrdqn": _REPLAY | {"n_quantiles": 5},
+    "sb3-ppo": _ROLLOUT | {"n_steps": 64, "batch_size": 16, "n_epochs": 4},
+    "sb3-a2c": _ROLLOUT,
 }
 
 

@@ -11,6 +11,7 @@ from stable_baselines3 import DQN
 from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS
 from fedhql.agents.sb3.replay_agent import ReplayAgent
 from fedhql.environments.make import make_environment
+from fedhql.errors import AgentRefused
 from tests.agents.sb3.quick import IMPROVED_ACTIONS, STATES, TARGETS, quick_agent
 
 
@@ -160,6 +161,11 @@ def test_warm_up_says_how_it_acts_before_learning_starts(warm_up: str) -> None:
     else:  # 6 standard errors of a share over 300 draws are 0.173
         assert (actions == greedy).mean() == pytest.approx(0.5, abs=0.173)
     assert learner.diagnostics()["train/n_updates"] == 0
+
+
+def test_a_policy_that_does_not_match_the_observations_is_refused() -> None:
+    with pytest.raises(AgentRefused, match="stable-baselines3 refuses"):
+        agent(policy="CnnPolicy")
 
 
 def test_network_activation_and_optimiser_follow_the_settings() -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
-from torch.nn import functional
 
 from fedhql.acting import GreedyAnswer, greedy_in
-from fedhql.agents.dqn.config import MOST_SCALE, SILENT_AT_STATES, SILENT_UNITS
+from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.sb3.private_model import (
     ACTIVATIONS,
@@ -20,6 +19,7 @@ from fedhql.agents.sb3.private_model import (
     restore_networks,
     save_networks,
 )
+from fedhql.agents.sb3.regression import regress
 from fedhql.agents.sb3.settings import Sb3DqnSettings
 from fedhql.agents.sb3.unit_revival import UnitRevival
 from fedhql.agents.task import AgentTask
@@ -153,20 +153,13 @@ class ReplayAgent:
                 self._revival.revive(self._features)
         states_t = self._private.as_tensor(states)
         actions_t = torch.as_tensor(actions, device=self._model.device)
-        targets_t = torch.as_tensor(targets, device=self._model.device).reshape(-1, 1)
         rows = torch.arange(len(actions_t), device=self._model.device)
-        scale = float(targets_t.abs().mean()) / self._settings.improvement_value_unit
-        for group in self._improver.param_groups:
-            group["lr"] = self._settings.improvement_learning_rate * min(max(scale, 1), MOST_SCALE)
-        for _ in range(self._settings.improvement_steps):
-            chosen_BT = self._estimates(states_t)[rows, :, actions_t]
-            loss = functional.mse_loss(chosen_BT, targets_t.expand_as(chosen_BT))
-            self._improver.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            torch.nn.utils.clip_grad_norm_(
-                self._online.parameters(), self._settings.improvement_max_grad_norm
-            )
-            self._improver.step()
+        regress(
+            lambda: self._estimates(states_t)[rows, :, actions_t],
+            targets,
+            self._improver,
+            self._settings,
+        )
         self._improved = True
 
     def save(self, directory: Path) -> None:
