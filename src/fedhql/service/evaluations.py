@@ -23,7 +23,7 @@ from fedhql.storage.records import CONSENSUS
 
 
 class MemberEvaluations:
-    """Plays greedy episodes with the members' answers. To them these are ordinary queries."""
+    """Plays greedy episodes with the members' answers: values, and how their agents act."""
 
     def __init__(
         self,
