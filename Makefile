@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # By file, for what its tests share; in their order, because the longest files have few tests.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-slow check bench proto clean
+.PHONY: run test test-slow check bench proto dist clean
 .DEFAULT_GOAL := run
 
 # The main job: five different DQN agents on CartPole, alone and federated.
@@ -38,6 +38,18 @@ bench: $(VENV)/.test
 # After a change of the wire; its version is part of what is generated.
 proto: $(VENV)/.check
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/fedhql/remote/wire.proto
+
+# What users install: the wheel in an empty environment gives a first result.
+dist: $(BIN)/python
+	$(PIP) 'build>=1.2,<2'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(PYTHON) -m venv dist/empty
+	dist/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	dist/empty/bin/fedhql --version
+	dist/empty/bin/fedhql run cartpole-n5 --budget 20000 --seeds 0 --out dist/first-run
+	rm -rf dist/empty dist/first-run
+	@ls -l dist
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

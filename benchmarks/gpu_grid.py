@@ -47,6 +47,7 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
     arms = ArmNumbers(
         rule_numbers={"exploration": lambdas},
         learning_rate=jnp.full(F, federation["learning_rate"]),
+        pessimism=jnp.zeros(F),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),
         rule=jnp.zeros(F, dtype=int),

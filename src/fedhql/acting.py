@@ -1,10 +1,11 @@
 """How a policy acts in evaluation: by its own `act` if it has one, else greedily in its values."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from fedhql.contract import Actions, Values
+from fedhql.contract import Actions, States, Values
 
 
 class GreedyAnswer(NamedTuple):
@@ -12,6 +13,14 @@ class GreedyAnswer(NamedTuple):
 
     values: Values  # (B, A)
     actions: Actions  # (B,)
+
+
+PolicyFunction = Callable[[States], GreedyAnswer]  # of states (B, *obs)
+
+
+def greedily(q_values: Callable[[States], Values]) -> PolicyFunction:
+    """Return the policy that acts greedily in these values."""
+    return lambda states: greedy_in(q_values(states))
 
 
 def greedy_in(values: Values) -> GreedyAnswer:

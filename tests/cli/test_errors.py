@@ -1,6 +1,7 @@
 """A user's mistake: exit code 2, one line on stderr, no traceback, and nothing left behind."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,15 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
         (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),
         (["cartpole-n5", "--set", "agents.1.hiden=[8]"], "agents.1.hiden: unknown key"),
+        (
+            ["cartpole-n5", "--set", "agents.1.name=a/b"],
+            "agents.1.name: 'a/b' is wrong; allowed: a",
+        ),
+        (["cartpole-n5", "--set", "agents.2.name=agent1"], "agents.2.name: 'agent1' is taken"),
+        (
+            ["cartpole-n5", "--set", "agents.3.name=consensus"],
+            "agents.3.name: 'consensus' is taken",
+        ),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
         (
@@ -260,6 +270,7 @@ def test_a_bad_agent_is_left_out_named_and_counted(value: str, tmp_path: Path) -
     done = fedhql("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "warning: fedhql/seed0: agent2" in done.stderr
+    assert re.search(r"diverged: .*agent2 \([1-9]\d* answers refused\)", done.stdout), done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["arms"]["fedhql"]["agents"]["agent2"]["refused_answers"] > 0
     assert summary["arms"]["fedhql"]["agents"]["agent1"]["refused_answers"] == 0

@@ -206,3 +206,20 @@ def test_agents_that_lie_are_arms_beside_the_clean_ones(tmp_path: Path) -> None:
     succeed("run", file, "--out", tmp_path / "run", "--attack", "nan", "--attackers", "1")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["arms"] == ["independent", "fedhql", "attack=nan,attackers=1"]
+
+
+def test_agents_have_the_names_that_the_file_gives_them(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900))
+    named = ("--set", "agents.2.name=north")
+    output = succeed("run", file, "--out", tmp_path / "run", *named, "--arm", "fedhql")
+    assert "north" in output
+    assert "agent2" not in output
+    names = {row["agent"] for row in rows(tmp_path / "run" / "evaluations.csv")}
+    assert names == {"agent1", "north", "agent3", "consensus"}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert list(summary["arms"]["fedhql"]["agents"]) == ["agent1", "north", "agent3"]
+    (cell,) = summary["cells"].values()
+    assert set(cell["best_returns"]) <= {"agent1", "north", "agent3"}
+    kept = tmp_path / "kept"
+    succeed("archive", tmp_path / "run", "--out", kept)
+    assert "agent1,north,agent3,consensus" in (kept / "run" / "curves.csv").read_text()

@@ -106,6 +106,7 @@ PAST_THE_PAPER = read_settings(
         "federation.rule=bellman-weighted",
         "federation.broadcast=all-actions",
         "federation.learning_rate=1",
+        "federation.pessimism=0.5",
     ],
 )
 

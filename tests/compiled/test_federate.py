@@ -51,6 +51,7 @@ ARM: Arm = {
     "confidence": 1.0,
     "trim": 1,
     "learning_rate": 0.5,
+    "pessimism": 0.0,
     "horizon_steps": 12,
     "query_batch": 4,
     "rule": 0,
@@ -151,6 +152,7 @@ class Messages:
             rule_named(rule, arm),
             horizon_steps=int(arm["horizon_steps"]),
             learning_rate=arm["learning_rate"],
+            pessimism=arm["pessimism"],
             discount=DISCOUNT,
             all_actions=all_actions,
         )
@@ -208,6 +210,7 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
     changes: list[Arm] = [
         {"exploration": 30.0},
         {"learning_rate": 0.1},
+        {"pessimism": 0.5},
         {"horizon_steps": 3},
         {"query_batch": 3},
     ]

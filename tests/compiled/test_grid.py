@@ -45,7 +45,7 @@ SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
 # The third lane is independent.
 ARMS = ArmNumbers(
     {"exploration": jnp.array([1.0, 1.0])},
-    *(jnp.array([x, x]) for x in (0.5, 4, 3, 0, False, False, 0, 0)),
+    *(jnp.array([x, x]) for x in (0.5, 0.0, 4, 3, 0, False, False, 0, 0)),
 )
 PLENTY = np.array([1_000, 1_000])
 
@@ -156,13 +156,9 @@ def test_padded_agents_learn_the_same_as_separate_ones(configs: Sequence[DqnConf
     assert len(separate.cohort.members) == len(configs)
     assert len(padded.cohort.members) < len(configs)
     for number in range(3):
-        theirs, (returns, lengths), outcome = one_round(padded, number)
-        mine, (my_returns, my_lengths), my_outcome = one_round(separate, number)
+        theirs, mine = one_round(padded, number), one_round(separate, number)
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # noqa: E731
         jax.tree.map(close, mine, theirs)
-        jax.tree.map(close, my_outcome, outcome)
-        np.testing.assert_allclose(my_returns, returns, atol=1e-5)
-        np.testing.assert_array_equal(my_lengths, lengths)
 
 
 def test_the_order_of_populations_does_not_matter() -> None:

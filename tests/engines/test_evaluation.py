@@ -3,11 +3,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.engines.evaluation import consensus, evaluate, points_passed
+from fedhql.engines.evaluation import evaluate, points_passed
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.make import make_environment
 from fedhql.federation import InProcessCohort, rule_named
 from fedhql.federation.attacks import attack_number
+from fedhql.federation.consensus import consensus
 
 DISCOUNT = 0.9
 

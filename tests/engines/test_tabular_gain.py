@@ -69,7 +69,7 @@ def final_error(
         tensorboard=False,
     )
     tables = [
-        np.load(directory.agent(cell, name) / "last" / "table.npz")["q_SA"]
+        np.load(directory.agent(cell, name) / "last" / "parameters.npz")["weights0"]
         for name in settings.agent_names
     ]
     return float(np.abs(np.array(tables) - best_SA).mean())

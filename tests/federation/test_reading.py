@@ -29,6 +29,7 @@ def test_a_reading_from_sums_equals_one_from_all_values(
     actions = np.array([0, 2, 1, 1])
     np.testing.assert_allclose(sums.scores(), values.scores(), **CLOSE)
     np.testing.assert_allclose(sums.centre(), values.centre(), **CLOSE)
+    np.testing.assert_allclose(sums.lower_bound(0.7), values.lower_bound(0.7), **CLOSE)
     np.testing.assert_allclose(sums.chosen(actions), values.chosen(actions), **CLOSE)
     np.testing.assert_allclose(sums.loss(targets_BA), values.loss(targets_BA), **CLOSE)
     targets = targets_BA[:, 0]
@@ -49,3 +50,24 @@ def test_one_of_several_rules_reads_as_that_rule_alone() -> None:
         alone = FromValues(q_NBA, (rule,), weights_N=weights_N)
         np.testing.assert_array_equal(several.scores(), alone.scores())
         np.testing.assert_array_equal(several.centre(), alone.centre())
+        np.testing.assert_array_equal(several.lower_bound(0.5), alone.lower_bound(0.5))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_lower_bound_is_the_rules_centre_less_its_spread(name: str) -> None:
+    q_NBA = np.random.default_rng(0).normal(size=(5, 4, 3))
+    rule = rule_named(name, NUMBERS)
+    weights_N = np.array([0.1, 0.2, 0.3, 0.4, 0.0]) if rule.weighted else None
+    where = weights_N if rule.weighted else True
+    centre_BA, spread_BA = rule.centre(q_NBA, where=where), rule.spread(q_NBA, where=where)
+    reading = FromValues(q_NBA, (rule,), weights_N=weights_N)
+    np.testing.assert_allclose(reading.lower_bound(2.0), centre_BA - 2 * spread_BA)
+    np.testing.assert_array_equal(reading.lower_bound(0.0), reading.centre())
+
+
+def test_without_pessimism_an_infinite_spread_does_not_count() -> None:
+    q_NBA = np.array([1e30, -1e30], dtype=np.float32).reshape(2, 1, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        reading = FromValues(q_NBA, (rule_named("mean-std", NUMBERS),))
+        assert reading.lower_bound(np.float32(0)).item() == 0
+        assert reading.lower_bound(np.float32(1)).item() == -np.inf

@@ -88,6 +88,7 @@ def server(
     horizon: int = 16,
     rule: Rule | None = None,
     all_actions: bool = False,
+    pessimism: float = 0.0,
 ) -> FederationServer:
     return FederationServer(
         InProcessCohort(agents, 2),
@@ -97,6 +98,7 @@ def server(
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
         all_actions=all_actions,
+        pessimism=pessimism,
     )
 
 
@@ -119,6 +121,19 @@ def test_one_step_equals_hand_computed_numbers() -> None:
     assert figures.td_error == pytest.approx((abs(0.9 * 22 - 20) + abs(0.9 * 42 - 40)) / 2)
     own = np.array([[10.0, 20.0], [30.0, 60.0]])
     assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
+
+
+def test_a_pessimistic_server_takes_the_next_values_less_their_spread() -> None:
+    agents = [Linear([1, 0]), Linear([3, 1])]  # mean slopes 2 and 0.5, deviations 1 and 0.5
+    server(agents, Counting({}), horizon=1, pessimism=0.25).federate(PLENTY, [10])
+    # q̄ = 20 has no margin; the next values are 22 - 0.25 · 11 and 5.5 - 0.25 · 5.5.
+    expected = 20 + 0.5 * (0.9 * 19.25 - 20)
+    ((_, actions, targets),) = agents[0].improvements
+    assert actions == [0]
+    assert targets == pytest.approx([expected])
+    # With more, the other action has the larger bound: 5.5 - 3.5 · 5.5, not 22 - 3.5 · 11.
+    server(agents, Counting({}), horizon=1, pessimism=3.5).federate(PLENTY, [10])
+    assert agents[0].improvements[-1][2] == pytest.approx([20 + 0.5 * (0.9 * -13.75 - 20)])
 
 
 def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> None:

@@ -159,6 +159,28 @@ def test_it_is_not_run_where_something_is_missing(statement: Statement) -> None:
 
 
 @every_statement
+def test_a_partial_run_answers_with_the_lambdas_and_the_share_that_it_has(
+    statement: Statement,
+) -> None:
+    of = statement.experiment
+    early = {
+        arm: {seed: part for seed, each in curves.items() if (part := each.until(0.6 * of.budget))}
+        for arm, curves in the_papers(of).arms.items()
+        if arm not in ("exploration=5", "exploration=10")
+    }
+    short = run(of, early)
+    short.settings["budget"]["env_steps_per_agent"] = int(0.6 * of.budget)
+    found = [each for each in check_claims([short], rng(), partial=True) if each.evidence]
+    (mine,) = (each for each in found if each.statement == statement.text)
+    assert mine.status == MET
+    assert mine.evidence is not None
+    names = list(mine.evidence.quantities)
+    assert not any("λ = 5" in name or "λ = 10" in name for name in names)
+    whole = any(words in statement.text for words in ("within the budget", "nearly", "most agents"))
+    assert {"at 60%" in name for name in names} == {whole}
+
+
+@every_statement
 def test_runs_of_something_else_are_not_held_against_it(statement: Statement) -> None:
     of = statement.experiment
     assert status(statement) is None

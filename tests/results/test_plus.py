@@ -42,10 +42,10 @@ def row_of(page: str, start: str) -> list[str]:
 @pytest.mark.parametrize(
     ("task", "paper", "plus", "env_steps"),
     [
-        ("CartPole N=5, 20 %", CARTPOLE_5, "plus/cartpole-n5-plus", 400_000),
-        ("CartPole N=5, the whole", CARTPOLE_5, "plus/cartpole-n5-plus", 2_000_000),
-        ("CartPole N=10, 20 %", CARTPOLE_10, "plus/cartpole-n10-plus", 400_000),
-        ("LunarLander N=5, 20 %", LUNARLANDER_5, "plus/lunarlander-n5-plus", 800_000),
+        ("CartPole N=5, 20 %", CARTPOLE_5, "plus/cartpole-n5-plus-agents", 400_000),
+        ("CartPole N=5, the whole", CARTPOLE_5, "plus/cartpole-n5-plus-agents", 2_000_000),
+        ("CartPole N=10, 20 %", CARTPOLE_10, "plus/cartpole-n10-plus-agents", 400_000),
+        ("LunarLander N=5, 20 %", LUNARLANDER_5, "plus/lunarlander-n5-plus-agents", 800_000),
     ],
 )
 def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: int) -> None:
@@ -61,15 +61,18 @@ def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: in
 def test_what_plus_was_made_for() -> None:
     """On both halves of the seeds, where there are two."""
     for seeds in (FIRST, SECOND):
-        at_20_percent = curves("plus/cartpole-n5-plus", 400_000, seeds)
+        at_20_percent = curves("plus/cartpole-n5-plus-agents", 400_000, seeds)
         assert np.mean([curve.max_mean() for curve in at_20_percent], axis=0).min() >= 495
-        recent = figures("plus/cartpole-n5-plus", 2_000_000, seeds)[1]
+        recent = figures("plus/cartpole-n5-plus-agents", 2_000_000, seeds)[1]
         assert recent >= 3 * figures(CARTPOLE_5, 2_000_000)[1]
-        lunarlander = figures("plus/lunarlander-n5-plus", 800_000, seeds)
+        lunarlander = figures("plus/lunarlander-n5-plus-agents", 800_000, seeds)
         paper = figures(LUNARLANDER_5, 800_000)
         assert lunarlander[0] > paper[0]
         assert lunarlander[1] > paper[1]
-    assert figures("plus/cartpole-n10-plus", 400_000)[0] >= 1.1 * figures(CARTPOLE_10, 400_000)[0]
+    assert (
+        figures("plus/cartpole-n10-plus-agents", 400_000)[0]
+        >= 1.1 * figures(CARTPOLE_10, 400_000)[0]
+    )
 
 
 def test_the_attacks_are_the_csvs() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from fedhql.results.curves import Run
 from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10
-from fedhql.results.readings import by_reading, readings_table
+from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.report import paper_tables, write_report
 from fedhql.results.verdicts import Range, Verdict, weigh
-from tests.results.handmade import run_of
+from tests.results.handmade import curve, run_of
 from tests.results.test_claims import the_opposite, the_papers
 
 
@@ -33,22 +33,43 @@ def test_a_reading_is_what_follows_two_hyphens() -> None:
     }
 
 
-def test_the_table_by_hand() -> None:
-    table = readings_table(
+def test_a_reading_is_also_judged_after_its_rounds() -> None:
+    arms = {"fedhql": {0: curve([1], [5])}}
+    after = {"fedhql": {0: curve([1], [7])}}
+    both = replace(run_of(arms, "cartpole-n5--sgd"), after_rounds=after)
+    found = by_reading([both, replace(both, name="cartpole-n5")])
+    assert list(found) == ["sgd", "sgd, after rounds", ""]
+    returns = [of[0].arms["fedhql"][0].returns_NE[0, 0] for of in found.values()]
+    assert returns == [5, 7, 5]
+
+
+def test_the_tables_by_hand() -> None:
+    nearest = nearest_first(
         {
             "far": [verdict("a", -99, -101), verdict("b", -150, 100), verdict("c")],
-            "near": [verdict("a", 100, 101), verdict("b", -49, -51), verdict("c", -499, -501)],
+            "near": [verdict("a", 100, 101), verdict("b", -49, -51), verdict("c", -50, -51)],
         }
     )
-    assert table.header == ("experiment", "the paper's statement", "near", "far")
-    assert table.rows == [
-        # (0 + 50 + 500) / 3 and (100 + 25) / 2, over 500.
-        ("all", "distance: mean shortfall", "0.367", "0.125"),
-        ("all", "the same over the 2 statements that all readings ran", "0.050", "0.125"),
-        ("all", "met, undecided, not met", "1, 0, 2", "0, 1, 1"),
-        ("task", "a", "met (0.00)", "not met (0.20)"),
-        ("task", "b", "not met (0.10)", "undecided (0.05)"),
-        ("task", "c", "not met (1.00)", "-"),
+    distances, statements = readings_tables(nearest)
+    assert distances.header == ("reading", "distance", "task", "met, undecided, not met")
+    assert distances.rows == [
+        ("near", "0.067", "0.067", "1, 0, 2"),  # (0 + 50 + 50.5) / 3 / 500
+        ("far", "0.125", "0.125", "0, 1, 1"),  # (100 + 25) / 2 / 500
+    ]
+    assert statements.header == ("reading", "a", "b", "c")
+    assert statements.rows == [
+        ("near", "met (0.00)", "not met (0.10)", "not met (0.10)"),
+        ("far", "not met (0.20)", "undecided (0.05)", "-"),
+    ]
+
+
+def test_a_reading_that_ran_more_experiments_comes_first() -> None:
+    other = replace(verdict("a", -99, -101), experiment="other task")
+    found = nearest_first({"one": [verdict("a", 1, 2)], "two": [verdict("a", -9, -11), other]})
+    assert list(found) == ["two", "one"]
+    assert readings_tables(found)[0].rows == [
+        ("two", "0.110", "0.020", "0.200", "0, 1, 1"),
+        ("one", "0.000", "0.000", "-", "0, 1, 0"),
     ]
 
 
@@ -58,13 +79,16 @@ def test_a_report_of_readings_compares_them(tmp_path: Path) -> None:
         replace(the_papers(CARTPOLE_10), name="cartpole-n10--right"),
         replace(the_opposite(CARTPOLE_5), name="cartpole-n5--wrong"),
     ]
-    compared, right, wrong = paper_tables(runs, np.random.default_rng(0))
-    assert compared.header[2:] == ("right", "wrong")
-    assert compared.rows[0][2] == "0.000"
-    assert float(compared.rows[0][3]) > 0.3
-    assert compared.rows[2][2:] == ("13, 0, 0", "0, 0, 6")
+    compared, five, ten, right = paper_tables(runs, np.random.default_rng(0))
+    assert [row[0] for row in compared.rows] == ["right", "wrong"]
+    assert compared.rows[0][1:] == ("0.000", "0.000", "0.000", "13, 0, 0")
+    assert float(compared.rows[1][1]) > 0.3
+    assert compared.rows[1][3:] == ("-", "0, 0, 6")
+    assert ([row[0] for row in five.rows], [row[0] for row in ten.rows]) == (
+        ["right", "wrong"],
+        ["right"],
+    )
     assert (right.title, len(right.rows)) == ("The paper's statements, read as right", 13)
-    assert (wrong.title, len(wrong.rows)) == ("The paper's statements, read as wrong", 6)
     assert "the distance to the paper: 0.000." in right.note
     page, text = write_report(runs, tmp_path / "report", np.random.default_rng(0), level=0.95)
 

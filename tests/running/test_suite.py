@@ -217,4 +217,4 @@ def test_finished_cells_have_no_env_steps_left(tmp_path: Path) -> None:
 def test_the_plus_suite_runs_the_reported_seeds() -> None:
     for run in plan_suite("plus", Path("out"), budget_fraction=1.0):
         assert run.seeds == [0, 1, 2, 3, 4]
-        assert run.arms == ["fedhql"]
+        assert run.arms == ["independent", "fedhql"]

@@ -6,7 +6,7 @@ from fedhql.errors import SettingsError
 from fedhql.federation import RULES
 from fedhql.federation.attacks import ATTACKS
 from fedhql.settings.experiment import differing_keys, read_settings
-from fedhql.settings.presets import preset_names, preset_text
+from fedhql.settings.presets import PLUS, PLUS_AGENTS, preset_names, preset_text
 from fedhql.settings.served import read_served_settings
 
 SMALL = """
@@ -304,27 +304,34 @@ def test_presets_hold_the_tables_of_the_paper(task: str, agents: int) -> None:
 @pytest.mark.parametrize("agents", [5, 10])
 def test_every_plus_preset_makes_the_same_choices(task: str, agents: int) -> None:
     """Agents, budget and the ratio of server steps to agents' steps are those of the paper."""
-    paper = read_settings(preset_text(f"{task}-n{agents}"))
-    plus = read_settings(preset_text(f"{task}-n{agents}-plus"))
-    differ = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]
-    assert sorted({key.rpartition(".")[2] for key in differ}) == [
-        "broadcast",
+    paper, plus, both = (
+        read_settings(preset_text(f"{task}-n{agents}{suffix}"))
+        for suffix in ("", PLUS, PLUS_AGENTS)
+    )
+    server = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]
+    assert sorted(server) == [
+        f"federation.{key}"
+        for key in (
+            "broadcast",
+            "learning_rate",
+            "query_batch",
+            "rule",
+            "self_learning_env_steps",
+            "server_environments",
+        )
+    ]
+    own = [line.partition(" is ")[0] for line in differing_keys(plus, both)]
+    assert {key.rpartition(".")[2] for key in own} == {
         "improvement_learning_rate",
         "improvement_revives_units",
         "improvement_value_unit",
-        "learning_rate",
-        "query_batch",
-        "rule",
-        "self_learning_env_steps",
-        "server_environments",
-    ]
-    assert [key for key in differ if key.endswith(".learning_rate")] == ["federation.learning_rate"]
+    }
     ours, theirs = plus.federation, paper.federation
     assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")
     assert (ours.carry_over, ours.learning_rate) == (True, 1)
-    assert {agent.options["improvement_learning_rate"] for agent in plus.agents} == {3e-4}
-    assert {agent.options["improvement_value_unit"] for agent in plus.agents} == {100.0}
-    assert all(agent.options["improvement_revives_units"] for agent in plus.agents)
+    assert {agent.options["improvement_learning_rate"] for agent in both.agents} == {3e-4}
+    assert {agent.options["improvement_value_unit"] for agent in both.agents} == {100.0}
+    assert all(agent.options["improvement_revives_units"] for agent in both.agents)
     assert ours.query_batch * theirs.self_learning_env_steps == (
         theirs.query_batch * ours.self_learning_env_steps
     )

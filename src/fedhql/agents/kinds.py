@@ -16,7 +16,7 @@ from typing import Any
 from gymnasium import Space
 from pydantic import BaseModel
 
-from fedhql.acting import GreedyAnswer
+from fedhql.acting import PolicyFunction
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.kind_settings import DqnSettings, TabularSettings
 from fedhql.agents.sb3.settings import (
@@ -26,7 +26,7 @@ from fedhql.agents.sb3.settings import (
     Sb3QrdqnSettings,
 )
 from fedhql.agents.task import AgentTask
-from fedhql.contract import BlackBoxAgent, States
+from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 from fedhql.plugins import import_plugin, is_plugin
 
@@ -70,7 +70,7 @@ KINDS: Mapping[str, AgentKind] = {
     "sb3-qrdqn": AgentKind(Sb3QrdqnSettings, "fedhql.agents.sb3.qrdqn", **_SB3),
     "sb3-ppo": AgentKind(Sb3PpoSettings, "fedhql.agents.sb3.ppo", **_SB3),
     "sb3-a2c": AgentKind(Sb3A2cSettings, "fedhql.agents.sb3.a2c", **_SB3),
-    "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular"),
+    "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular", exports_policy=True),
 }
 
 
@@ -107,9 +107,7 @@ def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> Black
     return users_class(seed=task.seed, **options)
 
 
-def load_policy(
-    kind: str, directory: Path, space: Space[Any]
-) -> Callable[[States], GreedyAnswer] | None:
+def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction | None:
     """Return the policy of an exported agent; None for a kind that exports no policy."""
     known = find_kind(kind)
     if known is None or not known.exports_policy:

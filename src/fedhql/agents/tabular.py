@@ -2,22 +2,28 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
 from fedhql.agents.kind_settings import TabularSettings
+from fedhql.agents.network_policy import load_network, write_network
 from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
-from fedhql.environments.make import Environment, action_count
+from fedhql.environments.make import Environment, action_count, first_observation
 from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.errors import AgentRefused
 
 
 class TabularAgent:
-    """A `BlackBoxAgent` with one value per (state, action); it is also `Checkpointable`."""
+    """A `BlackBoxAgent` with one value per (state, action).
+
+    It is also `Checkpointable` and `Exportable`.
+    """
 
     def __init__(
         self, settings: TabularSettings, env: Environment, *, discount: float, seed: int
@@ -77,6 +83,11 @@ class TabularAgent:
         self._rng.bit_generator.state = position["rng"]
         self._env.go_to(position["environment"])
 
+    def export(self, directory: Path) -> None:
+        """Write the table as a network without hidden layers, whose inputs are one-hot states."""
+        no_biases = np.zeros(self._q_SA.shape[1], dtype=np.float32)
+        write_network(directory, [(self._q_SA.astype(np.float32), no_biases)], "relu")
+
     def close(self) -> None:
         self._env.close()
 
@@ -103,3 +114,8 @@ class TabularAgent:
 
 def build(settings: TabularSettings, task: AgentTask) -> TabularAgent:
     return TabularAgent(settings, task.make_environment(), discount=task.discount, seed=task.seed)
+
+
+def load_policy(directory: Path, space: spaces.Space[Any]) -> PolicyFunction:
+    """Return the policy of an exported agent."""
+    return greedily(load_network(directory, first_observation(space)))

@@ -1,4 +1,4 @@
-"""`fedhql`: run experiments and suites, report and compare them, list and show presets."""
+"""`fedhql`: run experiments and suites, report them, export their policies, show presets."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.agents.kinds import backbones
-from fedhql.cli import certificates, network, status, studies
+from fedhql.cli import certificates, network, policies, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
     LOCAL,
@@ -33,6 +33,7 @@ from fedhql.engines.choice import AUTO, ENGINES, engine_named, engine_that_place
 from fedhql.engines.work import Executor
 from fedhql.errors import FedHQLError, SettingsError
 from fedhql.federation.attacks import ATTACKS
+from fedhql.results.diverged import diverged_notes
 from fedhql.results.load import load_run
 from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
 from fedhql.running.run import engine_of, run_experiment
@@ -230,6 +231,8 @@ def run(
             fail("interrupted; go on with --resume", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
+        for note in diverged_notes(finished):
+            console.print(f"diverged: {note}", soft_wrap=True, highlight=False, markup=False)
         if figures:
             draw([finished], directory.figures)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
@@ -239,6 +242,8 @@ app.command()(studies.suite)
 app.command()(studies.report)
 app.command()(studies.compare)
 app.command()(studies.archive)
+app.command()(policies.export)
+app.command()(policies.play)
 app.command()(network.serve)
 app.command()(network.join)
 app.command()(network.release)

@@ -72,8 +72,8 @@ def suite(
         typer.Option(
             metavar="ARM",
             help="independent, fedhql (λ = 1), exploration=3, ... Repeat for several."
-            "  [default: independent and λ = 0, 1, 3, 5, 10; ablations: independent and fedhql; "
-            "attacks: the same, and each attack with 1 and 2 attackers; plus: fedhql; "
+            "  [default: independent and λ = 0, 1, 3, 5, 10; ablations and plus: independent "
+            "and fedhql; attacks: the same, and each attack with 1 and 2 attackers; "
             "readings: independent and λ = 0, 1, 3]",
         ),
     ] = None,

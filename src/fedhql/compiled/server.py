@@ -35,6 +35,7 @@ class ArmNumbers(NamedTuple):
 
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
+    pessimism: Array  # μ
     horizon_steps: Array
     query_batch: Array
     rule: Array  # index into the server's rules
@@ -78,6 +79,7 @@ class Server:
     discount: float
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
+    pessimistic: bool = False  # whether some lane is
     attacked: bool = False  # whether some lane has attackers
 
     def federate(
@@ -258,9 +260,10 @@ class Server:
         weights_N: Array | None,
         arm: ArmNumbers,
     ) -> StepTargets:
+        pessimism = arm.pessimism if self.pessimistic else 0.0
         return step_targets(
             self._read(*now, weights_N, arm),
-            self._read(*then, weights_N, arm).centre(),
+            self._read(*then, weights_N, arm).lower_bound(pessimism),
             actions_B,
             rewards_B,
             terminated_B,

@@ -86,6 +86,7 @@ def build_server(
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
+        pessimism=federation.pessimism,
         public=federation.public,
         cell=cell,
     )

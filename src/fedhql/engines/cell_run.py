@@ -9,11 +9,12 @@ from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build import as_asked, build_batch, build_server, gather_here
 from fedhql.engines.cell_records import CellRecords, Progress
-from fedhql.engines.evaluation import Centre, consensus, evaluate
+from fedhql.engines.evaluation import evaluate
 from fedhql.engines.owned_cohort import Gather
 from fedhql.errors import AgentsLost
 from fedhql.federation import FederationServer, rule_named
 from fedhql.federation.attacks import attack_number
+from fedhql.federation.consensus import Centre, consensus
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.checkpoints import Checkpoints, latest_checkpoint

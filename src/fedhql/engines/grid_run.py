@@ -272,6 +272,7 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
     return ArmNumbers(
         rule_numbers={key: numbers(key) for key in keys},
         learning_rate=numbers("learning_rate"),
+        pessimism=numbers("pessimism"),
         horizon_steps=numbers("horizon_steps", "i"),
         query_batch=numbers("query_batch", "i"),
         rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),

@@ -34,6 +34,11 @@ def action_count(env: Environment) -> int:
     return int(env.action_space.n)
 
 
+def first_observation(space: spaces.Space[Any]) -> int | None:
+    """Return the lowest observation of a Discrete space; None if observations are arrays."""
+    return int(space.start) if isinstance(space, spaces.Discrete) else None
+
+
 def _with_plain_actions(env_id: str, env: Environment) -> Environment:
     space = env.action_space
     if not isinstance(space, spaces.Discrete):

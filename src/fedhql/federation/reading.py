@@ -24,6 +24,9 @@ class Reading(Protocol):
     def centre(self) -> Array:
         """Return the centre of every action: (B, A)."""
 
+    def lower_bound(self, pessimism: Array | float) -> Array:
+        """Return centre - μ · spread of every action: (B, A). With μ = 0.0 it is the centre."""
+
     def chosen(self, actions: Array) -> tuple[Array, Array]:
         """Return centre and spread at one action a state: (B,), (B,)."""
 
@@ -71,6 +74,14 @@ class FromValues:
     def centre(self) -> Array:
         return self._by_rule("centre", self._q_NBA)
 
+    def lower_bound(self, pessimism: Array | float) -> Array:
+        if isinstance(pessimism, float) and pessimism == 0:
+            return self.centre()
+        xp = self._q_NBA.__array_namespace__()
+        margin_BA = pessimism * self._by_rule("spread", self._q_NBA)
+        # In a lane without pessimism, an infinite spread must not count.
+        return self.centre() - xp.where(pessimism > 0, margin_BA, 0)
+
     def chosen(self, actions: Array) -> tuple[Array, Array]:
         q_NB = at_actions(self._q_NBA, actions)
         return self._by_rule("centre", q_NB), self._by_rule("spread", q_NB)
@@ -105,6 +116,9 @@ class FromSums:
 
     def centre(self) -> Array:
         return self._pooled.mean_BA
+
+    def lower_bound(self, pessimism: Array | float) -> Array:
+        return self.centre() - pessimism * np.sqrt(self._pooled.variance())
 
     def chosen(self, actions: Array) -> tuple[Array, Array]:
         variance_B = at_actions(self._pooled.variance(), actions)

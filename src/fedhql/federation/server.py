@@ -76,6 +76,7 @@ class FederationServer:
         discount: float,
         carry_over: bool = False,
         all_actions: bool = False,
+        pessimism: float = 0.0,
         public: bool = False,
         cell: str = "",
     ) -> None:
@@ -92,6 +93,7 @@ class FederationServer:
         self._discount = discount
         self._carry_over = carry_over
         self._all_actions = all_actions
+        self._pessimism = pessimism
         self._public = public
         self._cell = cell
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
@@ -154,14 +156,14 @@ class FederationServer:
         then = self._query(next_states[asked]) if asked.any() else None
 
         weights = self._weights(now, then, actions, rewards, terminated)
-        next_centre_BA = np.zeros((len(states), 1))  # after a terminal state there is no future
+        next_values_BA = np.zeros((len(states), 1))  # after a terminal state there is no future
         if then is not None:
-            asked_centre = self._read(then, weights).centre()
-            next_centre_BA = np.zeros((len(states), asked_centre.shape[1]))
-            next_centre_BA[asked] = asked_centre
+            asked_values = self._read(then, weights).lower_bound(self._pessimism)
+            next_values_BA = np.zeros((len(states), asked_values.shape[1]))
+            next_values_BA[asked] = asked_values
         step = step_targets(
             self._read(now, weights),
-            next_centre_BA,
+            next_values_BA,
             actions,
             rewards,
             terminated,

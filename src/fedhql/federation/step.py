@@ -23,7 +23,7 @@ class StepTargets(NamedTuple):
 
     targets: Array  # float32: (B,) for the chosen actions, or (B, A) for all
     spread: Array  # (B,) the rule's, over agents, at the chosen actions
-    td_error: Array  # (B,) |r + γ max q̄' - q̄|
+    td_error: Array  # (B,) |r + γ max q̄' - q̄|; of a pessimistic server, with its lower bound of q̄'
     loss: Array  # (B,) the agents' squared error to the targets, before they improve
 
 
@@ -34,7 +34,7 @@ def choose(now: Reading) -> Array:
 
 def step_targets(
     now: Reading,
-    next_centre_BA: Array,
+    next_values_BA: Array,
     actions: Array,
     rewards: Array,
     terminated: Array,
@@ -45,10 +45,11 @@ def step_targets(
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
-    `next_centre_BA` is the centre at the next states; rows that terminated may hold anything.
+    `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
+    rows that terminated may hold anything.
     """
     q_selected_B, spread_B = now.chosen(actions)
-    transitions = q_selected_B, rewards, next_centre_BA, terminated
+    transitions = q_selected_B, rewards, next_values_BA, terminated
     exact_B = fed_td(*transitions, learning_rate=learning_rate, discount=discount)
     error_B = abs(td_error(*transitions, discount=discount))
     float32 = exact_B.__array_namespace__().float32

@@ -24,7 +24,9 @@ CURVES, BEST_RETURNS, MEASURES = "curves.csv", "best_returns.csv", "measures.csv
 # Own and consumed env steps when an evaluation was taken, and at which consumption it was due.
 KEYS = ("arm", "seed", "after", "own_env_steps", "taken_env_steps", "budget_env_steps")
 # A machine's name and a user's paths are nobody's business.
-MANIFEST_KEYS = ("arms", "seeds", "engine", "versions", "python", "cores", "wall_seconds")
+MANIFEST_KEYS = (
+    "arms", "seeds", "engine", "versions", "python", "cores", "wall_seconds", "refused_answers"
+)  # fmt: skip
 
 
 def write_archive(run: Run, home: Path) -> None:

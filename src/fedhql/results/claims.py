@@ -20,6 +20,7 @@ from fedhql.results.paper_experiments import (
 from fedhql.results.quantities import (
     ALONE,
     LAMBDAS,
+    Held,
     Missing,
     Quantities,
     differences_between_lambdas,
@@ -39,20 +40,24 @@ class Statement:
     section: str
     text: str
     range: Range
-    quantities: Callable[[Run, Experiment], Quantities]
-    detail: Callable[[Run], str] = lambda run: ""
+    quantities: Callable[[Held], Quantities]
+    detail: Callable[[Held], str] = lambda held: ""
 
 
-def check_claims(runs: Sequence[Run], rng: np.random.Generator) -> list[Verdict]:
+def check_claims(
+    runs: Sequence[Run], rng: np.random.Generator, *, partial: bool = False
+) -> list[Verdict]:
     """Return a verdict on every statement about the paper's experiments among these runs.
 
-    Of several runs of one experiment, the first that can answer does.
+    Of several runs of one experiment, the first that can answer does. `partial` ones answer with
+    the λ they have, at the share of the budget they reach.
     """
     found = []
     for statement in STATEMENTS:
-        mine = [run for run in runs if statement.experiment.is_of(run)]
+        experiment = statement.experiment
+        mine = [Held(run, experiment, partial) for run in runs if experiment.is_of(run)]
         if mine:
-            answers = [(run, of) for run in mine if (of := _quantities(statement, run))]
+            answers = [(held, of) for held in mine if (of := _quantities(statement, held))]
             found.append((statement, answers[0] if answers else None))
     evidence = [weigh(answer[1], of.range, rng) if answer else None for of, answer in found]
     corrected = correct([each.p if each else None for each in evidence])
@@ -70,9 +75,9 @@ def check_claims(runs: Sequence[Run], rng: np.random.Generator) -> list[Verdict]
     ]
 
 
-def _quantities(statement: Statement, run: Run) -> Quantities | None:
+def _quantities(statement: Statement, held: Held) -> Quantities | None:
     try:
-        return statement.quantities(run, statement.experiment)
+        return statement.quantities(held)
     except Missing:
         return None
 

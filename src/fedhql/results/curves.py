@@ -50,6 +50,9 @@ class Curve:
         count = max(1, round(RECENT * len(self.consumed_E)))
         return self.returns_NE[:, -count:].mean(axis=1)
 
+    def second_half_mean(self) -> Floats:
+        return self.returns_NE[:, len(self.consumed_E) // 2 :].mean(axis=1)
+
     def area(self) -> Floats:
         """Under the curve of evaluations, divided by its length: the mean return on the way."""
         if len(self.consumed_E) == 1:
@@ -68,6 +71,11 @@ class Measures:
     start_values_N: Floats  # the return that an agent expects at the start of an episode
     discounted_N: Floats  # the discounted return that it got
     silent_units_N: Floats  # the share of its ReLU units that are silent; NaN if it has none
+
+
+def agent_names(settings: dict[str, Any]) -> list[str]:
+    agents = enumerate(settings["agents"], start=1)
+    return [agent.get("name") or f"agent{number}" for number, agent in agents]
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Run:
 
     @property
     def agents(self) -> list[str]:
-        return [f"agent{n}" for n in range(1, len(self.settings["agents"]) + 1)]
+        return agent_names(self.settings)
 
     @property
     def title(self) -> str:

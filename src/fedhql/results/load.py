@@ -3,7 +3,8 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from fedhql.errors import RunDirectoryError
 from fedhql.results.archive import CURVES, read_archive
-from fedhql.results.curves import Floats, Run, run_of_rows
+from fedhql.results.curves import Floats, Run, agent_names, run_of_rows
 from fedhql.storage.records import EvaluationRow, read_rows
 from fedhql.storage.run_directory import RunDirectory
 
@@ -27,16 +28,26 @@ def load_run(path: Path | str) -> Run:
         return read_archive(path, settings, manifest)
     rows = read_rows(directory.evaluations, EvaluationRow) if directory.evaluations.exists() else []
     best_returns = {
-        cell: _of_agents(json.loads(found.read_text()), len(settings["agents"]))
+        cell: _of_agents(json.loads(found.read_text()), agent_names(settings))
         for cell in directory.cells()
         if (found := directory.best_returns(cell)).exists()
     }
+    manifest |= {"refused_answers": refused_answers(directory)}
     return run_of_rows(path.resolve().name, settings, manifest, rows, best_returns)
 
 
-def _of_agents(returns: Mapping[str, float], agents: int) -> Floats:
+def refused_answers(directory: RunDirectory) -> dict[str, dict[str, int]]:
+    """Return arm -> agent -> how many of its answers the server refused, over all seeds."""
+    refused: dict[str, Counter[str]] = {}
+    for cell in directory.cells():
+        if (found := directory.refused_answers(cell)).exists():
+            refused.setdefault(cell.arm, Counter()).update(json.loads(found.read_text()))
+    return {arm: dict(of) for arm, of in refused.items()}
+
+
+def _of_agents(returns: Mapping[str, float], names: Sequence[str]) -> Floats:
     """(N,), NaN for an agent whose best state was not kept."""
-    return np.array([returns.get(f"agent{n}", np.nan) for n in range(1, agents + 1)])
+    return np.array([returns.get(name, np.nan) for name in names])
 
 
 def load_runs(*paths: Path) -> list[Run]:

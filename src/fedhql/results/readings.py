@@ -5,59 +5,95 @@ A reading is a choice of what the paper leaves open. Its runs are named EXPERIME
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from fedhql.results.curves import Run
 from fedhql.results.tables import Table
 from fedhql.results.verdicts import MET, NOT_MET, UNDECIDED, Verdict, distance
 
 SEPARATOR = "--"  # between the experiment and the reading in the name of a run
+AFTER_ROUNDS = ", after rounds"
+Verdicts = Mapping[str, Sequence[Verdict]]  # of each reading
 
 
 def by_reading(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return reading -> its runs; "" has the runs that are not named as a reading's."""
+    """Return reading -> its runs; "" has the runs that are not named as a reading's.
+
+    A reading whose federated arms were also evaluated after rounds is a second one there.
+    """
     found: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.name.partition(SEPARATOR)[2], []).append(run)
+        reading = run.name.partition(SEPARATOR)[2]
+        found.setdefault(reading, []).append(run)
+        if reading and run.after_rounds and not run.only_after_rounds:
+            found.setdefault(reading + AFTER_ROUNDS, []).append(run.after_round())
     return found
 
 
-def readings_table(verdicts: Mapping[str, Sequence[Verdict]]) -> Table:
-    """Return statements down, readings across, the nearest first, with distances above."""
-    keys = list(dict.fromkeys(_key(verdict) for of in verdicts.values() for verdict in of))
-    found = {name: {_key(verdict): verdict for verdict in of} for name, of in verdicts.items()}
-    run_by_all = [
-        key for key in keys if all(key in of and of[key].evidence for of in found.values())
-    ]
-    common = {name: distance([of[key] for key in run_by_all]) for name, of in found.items()}
-    names = sorted(found, key=lambda name: (common[name] is None, common[name], name))
-    statements = [
-        (
-            experiment,
-            statement,
-            *(_cell(found[name].get((experiment, statement))) for name in names),
+def nearest_first(verdicts: Verdicts) -> Verdicts:
+    """Return the readings by distance; those that ran more of the experiments come first."""
+
+    def key(reading: str) -> tuple[int, float, str]:
+        found = [each for each in _distances(verdicts[reading]).values() if each is not None]
+        return -len(found), float(np.mean(found)), reading
+
+    return {reading: verdicts[reading] for reading in sorted(verdicts, key=key)}
+
+
+def _distances(verdicts: Sequence[Verdict]) -> dict[str, float | None]:
+    experiments = dict.fromkeys(each.experiment for each in verdicts)
+    return {
+        name: distance([each for each in verdicts if each.experiment == name])
+        for name in experiments
+    }
+
+
+def readings_tables(verdicts: Verdicts) -> list[Table]:
+    """Return the distances of readings in their order, then each experiment's statements."""
+    experiments = list(dict.fromkeys(each.experiment for of in verdicts.values() for each in of))
+    rows = []
+    for reading, of in verdicts.items():
+        by_experiment = _distances(of)
+        run = [each for each in by_experiment.values() if each is not None]
+        rows.append(
+            (
+                reading,
+                _number(float(np.mean(run))),
+                *(_number(by_experiment.get(name)) for name in experiments),
+                _counts(of),
+            )
         )
-        for experiment, statement in keys
-    ]
-    rows = [
-        ("all", "distance: mean shortfall", *(_number(distance(verdicts[name])) for name in names)),
-        (
-            "all",
-            f"the same over the {len(run_by_all)} statements that all readings ran",
-            *(_number(common[name]) for name in names),
-        ),
-        ("all", "met, undecided, not met", *(_counts(verdicts[name]) for name in names)),
-        *statements,
-    ]
     note = (
-        "In brackets the shortfall: how far the mean over seeds is outside the statement's "
-        "range, in units of the task's scale (CartPole 500, LunarLander 300, shares of agents 1); "
-        "0 where it is inside. Compare readings by the statements that all of them ran."
+        "The distance is the mean shortfall of an experiment's statements: how far the mean over "
+        "seeds is outside a statement's range, in units of the task's scale (CartPole 500, "
+        "LunarLander 300, shares of agents 1); 0 where it is inside. Left: the mean over the "
+        "experiments that were run. Statements about every λ are judged by the λ that were run, "
+        "and those about more of the budget than was run at the end of the run."
     )
-    header = ("experiment", "the paper's statement", *names)
-    return Table("Readings of the paper", header, rows, words=2, note=note)
+    header = ("reading", "distance", *experiments, "met, undecided, not met")
+    return [
+        Table("Readings of the paper", header, rows, note=note),
+        *(_statements_table(name, verdicts) for name in experiments),
+    ]
 
 
-def _key(verdict: Verdict) -> tuple[str, str]:
-    return verdict.experiment, verdict.statement
+def _statements_table(experiment: str, verdicts: Verdicts) -> Table:
+    found = {
+        reading: {each.statement: each for each in of if each.experiment == experiment}
+        for reading, of in verdicts.items()
+    }
+    statements = list(dict.fromkeys(text for of in found.values() for text in of))
+    rows = [
+        (reading, *(_cell(of.get(text)) for text in statements))
+        for reading, of in found.items()
+        if any(each.evidence for each in of.values())
+    ]
+    return Table(
+        f"Readings of the paper, {experiment}",
+        ("reading", *statements),
+        rows,
+        note="In brackets the shortfall.",
+    )
 
 
 def _cell(verdict: Verdict | None) -> str:

@@ -14,9 +14,10 @@ from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
-from fedhql.results.measures_table import measures_table
+from fedhql.results.diverged import diverged_notes
+from fedhql.results.measures_table import measures_table, policies_table
 from fedhql.results.panels import Panel, gains_panel, run_panels
-from fedhql.results.readings import by_reading, readings_table
+from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
 from fedhql.results.tables import Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
@@ -46,19 +47,27 @@ def write_report(
 
 
 def _tables(run: Run, level: float) -> list[Table]:
-    beside = measures_table(run, level)
-    return run_tables(run, level) + ([beside] if beside else [])
+    beside = (policies_table(run, level), measures_table(run, level))
+    return run_tables(run, level) + [table for table in beside if table]
 
 
 def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
-    """Return the paper's statements beside its experiments, by reading if there are several."""
-    checked = {reading: check_claims(of, rng) for reading, of in by_reading(runs).items()}
+    """Return the paper's statements beside its experiments, and readings beside each other.
+
+    Of the readings, only the nearest has its numbers shown.
+    """
+    checked = {
+        reading: check_claims(of, rng, partial=bool(reading))
+        for reading, of in by_reading(runs).items()
+    }
     verdicts = {
         reading: of for reading, of in checked.items() if any(verdict.evidence for verdict in of)
     }
-    readings = {reading: of for reading, of in verdicts.items() if reading}
-    compared = [readings_table(readings)] if readings else []
-    return compared + [claims_table(of, reading) for reading, of in verdicts.items()]
+    readings = nearest_first({reading: of for reading, of in verdicts.items() if reading})
+    compared = readings_tables(readings) if readings else []
+    whole = [claims_table(verdicts[""])] if "" in verdicts else []
+    nearest = [claims_table(of, reading) for reading, of in list(readings.items())[:1]]
+    return compared + whole + nearest
 
 
 def _markdown(
@@ -74,6 +83,7 @@ def _markdown(
     for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
         parts += [] if few else [answer(run, level) + "\n"]
+        parts += [f"**Diverged.** {note}\n" for note in diverged_notes(run)]
         parts += [table.markdown() for table in of_run]
     return "\n".join(parts)
 
@@ -102,6 +112,7 @@ def _html(
             f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
             f"<p>{escape(_facts(run))}</p>",
             "" if few else f'<p class="answer">{escape(answer(run, level))}</p>',
+            *(f"<p><b>Diverged.</b> {escape(note)}</p>" for note in diverged_notes(run)),
             _places(wide, "panels wide"),
             *(table.html() for table in of_run),
             "<h3>Each agent, max mean return</h3>",

@@ -1,7 +1,6 @@
 """The summary of a run, finished or not: means over seeds for each arm and agent."""
 
 import json
-from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -46,11 +45,10 @@ def mean_over_agents(agents: dict[str, AgentSummary]) -> AgentSummary:
 
 def write_summary(directory: RunDirectory) -> None:
     """Write summary.json: returns, numbers of refused answers, and the result of each cell."""
-    summary = summarise(load_run(directory.path))
-    refused: dict[str, Counter[str]] = defaultdict(Counter)
+    run = load_run(directory.path)
+    summary, refused = summarise(run), run.manifest["refused_answers"]
     results: dict[str, Any] = {}
     for cell in directory.cells():
-        refused[cell.arm].update(_read(directory.refused_answers(cell)))
         if directory.result(cell).exists():
             best = {"best_returns": _read(directory.best_returns(cell))}
             results[str(cell)] = _read(directory.result(cell)) | best
@@ -60,9 +58,9 @@ def write_summary(directory: RunDirectory) -> None:
         "arms": {
             arm: {
                 "mean_over_agents": asdict(mean_over_agents(agents)),
-                "refused_answers": refused[arm].total(),
+                "refused_answers": sum(refused.get(arm, {}).values()),
                 "agents": {
-                    name: {**asdict(agent), "refused_answers": refused[arm][name]}
+                    name: {**asdict(agent), "refused_answers": refused.get(arm, {}).get(name, 0)}
                     for name, agent in agents.items()
                 },
             }

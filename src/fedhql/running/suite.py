@@ -15,7 +15,7 @@ from fedhql.running.readings import SHARES, readings
 from fedhql.running.run import Display, run_experiment
 from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings
-from fedhql.settings.presets import PLUS, preset_text
+from fedhql.settings.presets import PLUS, PLUS_AGENTS, preset_text
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
 from fedhql.storage.run_directory import Cell, RunDirectory
@@ -76,7 +76,7 @@ class Suite:
 
 
 def _under_attack(rules: Mapping[str, Sequence[str]]) -> Suite:
-    runs = {rule: ("cartpole-n5" + PLUS, changed) for rule, changed in rules.items()}
+    runs = {rule: ("cartpole-n5" + PLUS_AGENTS, changed) for rule, changed in rules.items()}
     return Suite(runs, arms=(INDEPENDENT, FEDHQL, *ATTACKED_ARMS))
 
 
@@ -91,7 +91,11 @@ SUITES = {name: Suite({name: (name, ())}) for name in PAPER} | {
         {name: ("cartpole-n5", changed) for name, changed in ABLATIONS.items()},
         arms=(INDEPENDENT, FEDHQL),
     ),
-    "plus": Suite({name + PLUS: (name + PLUS, ()) for name in PAPER}, arms=(FEDHQL,)),
+    # Alone, agents have the options of the same preset.
+    "plus": Suite(
+        {each: (each, ()) for name in PAPER for each in (name + PLUS, name + PLUS_AGENTS)},
+        arms=(INDEPENDENT, FEDHQL),
+    ),
     "attacks": _under_attack(ATTACKED_RULES),
     "readings": _readings(PAPER),
     **{f"readings-{name}": _readings([name]) for name in PAPER},

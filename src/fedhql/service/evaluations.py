@@ -5,15 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedhql.engines.build import build_batch
-from fedhql.engines.evaluation import (
-    Evaluation,
-    consensus,
-    evaluate,
-    moments_of,
-    points_passed,
-)
+from fedhql.engines.evaluation import Evaluation, evaluate, moments_of, points_passed
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import rule_named
+from fedhql.federation.consensus import consensus
 from fedhql.remote.server.journal import MemberRecord
 from fedhql.remote.server.remote_cohort import RemoteCohort
 from fedhql.remote.server.roster import Roster

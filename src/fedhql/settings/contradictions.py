@@ -1,8 +1,11 @@
 """Find settings of a federation that contradict each other. A check returns one line or None."""
 
+from collections.abc import Sequence
+
 from fedhql.federation import ATTACKS, RULES, rule_spec
 from fedhql.secure.fixed_point import wrong_size
 from fedhql.settings.sections import AttackSettings, ExperimentSettings, FederationSettings
+from fedhql.storage.records import CONSENSUS
 
 
 def contradiction(federation: FederationSettings) -> str | None:
@@ -37,7 +40,7 @@ def contradiction(federation: FederationSettings) -> str | None:
 
 
 def wrong_for(settings: ExperimentSettings) -> str | None:
-    """Check the federation against the number of agents and the attack on them."""
+    """Check the agents' names, and the federation against their number and the attack on them."""
     federation, agents = settings.federation, len(settings.agents)
     if federation.secure_aggregation and (attackers := settings.attack.attackers):
         secure = "with federation.secure_aggregation"
@@ -45,10 +48,20 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
             f"attack.attackers is {attackers}; allowed {secure}: 0 (attacks change plain answers)"
         )
     return (
-        wrong_trim(federation, agents)
+        wrong_names(settings.agent_names)
+        or wrong_trim(federation, agents)
         or wrong_secure(federation, agents)
         or wrong_attack(settings.attack, agents)
     )
+
+
+def wrong_names(names: Sequence[str]) -> str | None:
+    """Check that every agent has a name of its own, and none that stands for something else."""
+    for number, name in enumerate(names, start=1):
+        if name in names[: number - 1] or name == CONSENSUS:
+            own = f"a name of its own, and not {CONSENSUS!r}"
+            return f"agents.{number}.name: {name!r} is taken; allowed: {own}"
+    return None
 
 
 def wrong_attack(attack: AttackSettings, agents: int) -> str | None:

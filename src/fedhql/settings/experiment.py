@@ -78,7 +78,7 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
             if unknown := [key for key, value in lost.items() if value != defaults[key]]:
                 raise SettingsError(f"agents.{number}.{unknown[0]}: {kind!r} has no such setting")
             kept = {key: value for key, value in agent.options.items() if key in other}
-            agent = _resolved(number, AgentSettings(kind=kind, resources=agent.resources, **kept))
+            agent = _resolved(number, _with_options(agent, kind, kept))
         agents.append(agent)
     return settings.model_copy(update={"agents": tuple(agents)})
 
@@ -107,7 +107,11 @@ def _resolved(number: int, agent: AgentSettings) -> AgentSettings:
     except ValidationError as error:
         raise SettingsError(explain(error, kind.settings, f"agents.{number}.")) from error
     resolved = options.model_dump(mode="json")
-    return AgentSettings(kind=agent.kind, resources=agent.resources, **resolved)
+    return _with_options(agent, agent.kind, resolved)
+
+
+def _with_options(agent: AgentSettings, kind: str, options: Mapping[str, Any]) -> AgentSettings:
+    return AgentSettings(kind=kind, name=agent.name, resources=agent.resources, **options)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -90,6 +90,10 @@ class FederationSettings(_Section):
     The target of an action that was not chosen is the centre of the agents' values."""
     learning_rate: float = Field(0.05, ge=0, le=1)
     """α_s, the learning rate of FedTD. With 0 the targets are the centre of the agents' values."""
+    pessimism: float = Field(0.0, ge=0)
+    """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
+
+    The spread is the rule's. With 0, the paper's choice, it takes the centre."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
@@ -147,6 +151,12 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="a name of letters, digits, '_', '.' and '-', at most 64 of them",
+    )
+    """The agent's name in tables, files and messages; by default agent1, agent2, ..."""
     resources: Resources | None = None
     """For agents that are actors on Ray: cpus, gpus, custom. Other executors ignore it."""
 
@@ -204,4 +214,5 @@ class ExperimentSettings(TaskSettings):
 
     @property
     def agent_names(self) -> list[str]:
-        return numbered_agents(len(self.agents))
+        numbered = numbered_agents(len(self.agents))
+        return [agent.name or name for agent, name in zip(self.agents, numbered, strict=True)]

@@ -15,7 +15,13 @@ CONTROLS = {
     "averaging": "learning_rate=0",
     "public-states": "learning_rate=0,server_environments=public",
 }
-SYMBOLS = {"exploration": "λ", "learning_rate": "α", "bound": "b", "confidence": "c"}
+SYMBOLS = {
+    "exploration": "λ",
+    "learning_rate": "α",
+    "pessimism": "μ",
+    "bound": "b",
+    "confidence": "c",
+}
 
 
 def changes(arm: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """fedhql's own DQN as a black-box agent."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
 
-from fedhql.acting import GreedyAnswer, greedy_in
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.dqn.checkpoint import load_arrays, save_arrays
 from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
@@ -22,10 +21,11 @@ from fedhql.agents.dqn.observations import Encoder
 from fedhql.agents.dqn.optimisers import optimisers_of
 from fedhql.agents.dqn.population import Dqn
 from fedhql.agents.dqn.self_learning import CompiledSelfLearning, HostSelfLearning, SelfLearning
+from fedhql.agents.network_policy import load_network, write_network
 from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.lanes import TwinLanes
-from fedhql.environments.make import Environment, action_count
+from fedhql.environments.make import Environment, action_count, first_observation
 from fedhql.environments.replayable import ReplayableEnvironment
 from fedhql.environments.twins import Twin
 
@@ -158,26 +158,13 @@ def build(settings: DqnChoices, task: AgentTask) -> DqnAgent:
 
 
 def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
-    """Write `network.json` and `parameters.npz` (weights0, biases0, ...), the greedy policy."""
-    layers = network.unpack(np.asarray(parameters_P))
-    arrays: dict[str, Any] = {}
-    for number, (weights, biases) in enumerate(layers):
-        arrays |= {f"weights{number}": weights, f"biases{number}": biases}
-    np.savez(directory / "parameters.npz", allow_pickle=False, **arrays)
-    shape = {"hidden": network.hidden, "activation": network.activation}
-    (directory / "network.json").write_text(json.dumps(shape) + "\n")
+    """Write the network of the greedy policy."""
+    write_network(directory, network.unpack(np.asarray(parameters_P)), network.activation)
 
 
-def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], GreedyAnswer]:
-    """Return the policy of an exported agent: it answers states (B, *obs)."""
-    encoder = Encoder(space)
-    shape = json.loads((directory / "network.json").read_text())
-    with np.load(directory / "parameters.npz") as arrays:
-        count = len(arrays.files) // 2
-        layers = [(arrays[f"weights{n}"], arrays[f"biases{n}"]) for n in range(count)]
-    inputs, outputs = layers[0][0].shape[0], layers[-1][0].shape[1]
-    network = Network(inputs, tuple(shape["hidden"]), outputs, shape["activation"])
-    return lambda states: greedy_in(network.apply(layers, encoder.batch(states)))
+def load_policy(directory: Path, space: Space[Any]) -> PolicyFunction:
+    """Return the policy of an exported agent."""
+    return greedily(load_network(directory, first_observation(space)))
 
 
 _improve: Callable[..., Learner] = jax.jit(

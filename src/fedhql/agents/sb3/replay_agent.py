@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
-from fedhql.acting import GreedyAnswer, greedy_in
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.sb3.private_model import (
@@ -250,16 +250,14 @@ class ReplayAgent:
         return self._online.extract_features(self._private.as_tensor(states), extractor)
 
 
-def load_replay_policy(
-    algorithm: ReplayAlgorithm, directory: Path
-) -> Callable[[States], GreedyAnswer]:
-    """Return the policy of an exported agent: it answers states (B, *obs)."""
+def load_replay_policy(algorithm: ReplayAlgorithm, directory: Path) -> PolicyFunction:
+    """Return the policy of an exported agent."""
     model = algorithm.model.load(directory / "model.zip", device="cpu")
     online = getattr(model, algorithm.online)
 
-    def policy(states: States) -> GreedyAnswer:
+    def q_values(states: States) -> Values:
         with torch.no_grad():
             output = online(model.policy.obs_to_tensor(states)[0])
-            return greedy_in(algorithm.estimates(output).mean(dim=1).numpy())
+            return algorithm.estimates(output).mean(dim=1).numpy()
 
-    return policy
+    return greedily(q_values)

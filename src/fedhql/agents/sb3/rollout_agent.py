@@ -1,7 +1,6 @@
 """PPO and its relatives as black-box agents: an on-policy model with a private Q-head."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhql.acting import GreedyAnswer
+from fedhql.acting import GreedyAnswer, PolicyFunction
 from fedhql.agents.sb3.carried_rollout import CarriedRollout
 from fedhql.agents.sb3.policy_step import PolicyStep
 from fedhql.agents.sb3.private_model import (
@@ -185,10 +184,8 @@ class RolloutAgent:
         return self._model.policy.extract_features(self._private.as_tensor(states))
 
 
-def load_rollout_policy(
-    algorithm: RolloutAlgorithm, directory: Path
-) -> Callable[[States], GreedyAnswer]:
-    """Return the policy of an exported agent: it answers states (B, *obs)."""
+def load_rollout_policy(algorithm: RolloutAlgorithm, directory: Path) -> PolicyFunction:
+    """Return the policy of an exported agent."""
     policy = algorithm.model.load(directory / "model.zip", device="cpu").policy
     head = load_advantage_network(directory / Q_HEAD)
 

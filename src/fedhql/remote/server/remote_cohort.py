@@ -27,7 +27,7 @@ class RemoteCohort:
     def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop, action_count: int) -> None:
         self._roster, self._loop, self._action_count = roster, loop, action_count
         self.names: tuple[str, ...] = ()
-        self.silent: set[str] = set()  # members that missed a `query_each` since `enlist`
+        self.silent: set[str] = set()  # members that missed an `act_each` since `enlist`
         self._improvement: Improvement | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -1,6 +1,7 @@
 """Experiments that ship with fedhql: one TOML file each. Its first line is a description.
 
-A preset with the suffix -plus has the same agents and tasks, and a federation beyond the paper's.
+A preset with the suffix -plus has the same agents and tasks, and a server that goes beyond the
+paper's. With -plus-agents, agents also choose for themselves how they improve.
 """
 
 import tomllib
@@ -11,25 +12,32 @@ import tomli_w
 from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
-PLUS = "-plus"
+PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
 # One set of choices for both tasks and any N; docs/plus.md has the search behind them.
-PAST_THE_PAPER = (
+SERVER_CHOICES = (
     "federation.rule=bellman-weighted",
     "federation.broadcast=all-actions",
     "federation.server_environments=carry-over",
     "federation.learning_rate=1.0",
+)
+AGENT_CHOICES = (
     "agents.improvement_learning_rate=3e-4",
     "agents.improvement_value_unit=100.0",
     "agents.improvement_revives_units=true",
 )
 # -plus runs 4x as many rounds; each has 1/4 of the self-learning steps and server environments.
 ROUND_FREQUENCY = 4
+# Suffix -> what it adds to the description, and its choices.
+SUFFIXES = {
+    PLUS_AGENTS: ("with a server and agents beyond the paper's", (*SERVER_CHOICES, *AGENT_CHOICES)),
+    PLUS: ("with a server beyond the paper's", SERVER_CHOICES),
+}
 
 
 def preset_names() -> list[str]:
     entries = (entry.name for entry in files(__name__).iterdir())
     papers = [name.removesuffix(".toml") for name in entries if name.endswith(".toml")]
-    return sorted([*papers, *(name + PLUS for name in papers)])
+    return sorted([*papers, *(name + suffix for name in papers for suffix in SUFFIXES)])
 
 
 def preset_text(name: str) -> str:
@@ -38,18 +46,20 @@ def preset_text(name: str) -> str:
             f"unknown preset {name!r}; there are {', '.join(preset_names())}; "
             "an experiment file ends in .toml"
         )
-    text = (files(__name__) / f"{name.removesuffix(PLUS)}.toml").read_text(encoding="utf-8")
-    return past_the_paper(text) if name.endswith(PLUS) else text
+    suffix = next((each for each in SUFFIXES if name.endswith(each)), "")
+    text = (files(__name__) / f"{name.removesuffix(suffix)}.toml").read_text(encoding="utf-8")
+    return past_the_paper(text, suffix) if suffix else text
 
 
-def past_the_paper(text: str) -> str:
-    """Return the text of a paper preset with the choices of `-plus`."""
+def past_the_paper(text: str, suffix: str) -> str:
+    """Return the text of a paper preset with the choices of a suffix."""
     content, description = tomllib.loads(text), text.splitlines()[0]
-    for override in PAST_THE_PAPER:
+    added, choices = SUFFIXES[suffix]
+    for override in choices:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
         content["federation"][key] //= ROUND_FREQUENCY
-    return f"{description}, with a federation beyond the paper's\n\n{tomli_w.dumps(content)}"
+    return f"{description}, {added}\n\n{tomli_w.dumps(content)}"
 
 
 def preset_description(name: str) -> str:

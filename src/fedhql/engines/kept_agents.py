@@ -1,0 +1,174 @@
+"""The policies that a finished cell has kept: of each agent, and the consensus of all."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from fedhql.acting import PolicyFunction
+from fedhql.agents.kinds import load_policy
+from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network
+from fedhql.contract import Checkpointable, Exportable
+from fedhql.engines.build import first_states
+from fedhql.engines.build_agent import build_one_agent
+from fedhql.environments.compiled import find_twin
+from fedhql.environments.make import first_observation, make_environment
+from fedhql.errors import AgentRefused, RunDirectoryError, SettingsError
+from fedhql.federation import rule_spec
+from fedhql.federation.cohort import greedy_answer_of
+from fedhql.plugins import is_plugin
+from fedhql.policy import ConsensusRule, Policy, write_policy
+from fedhql.settings.arms import federates, require_arm, settings_of_arm
+from fedhql.settings.experiment import read_settings_file
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.records import CONSENSUS
+from fedhql.storage.run_directory import Cell, RunDirectory
+
+STATES = ("best", "last")
+
+
+def kept_policy(
+    settings: ExperimentSettings, seed: int, n: int, home: Path
+) -> PolicyFunction | None:
+    """Return the policy of agent n as it is in `home`; None if only its owner can read that."""
+    policy = load_policy(settings.agents[n].kind, home, _observation_space(settings))
+    if policy is not None:
+        return policy
+    agent = build_one_agent(settings, seed, n)
+    if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
+        return None
+    agent.restore(home)
+    name, actions = settings.agent_names[n], first_states(settings)[1]
+    return lambda states: greedy_answer_of(name, agent, states, actions)
+
+
+@dataclass(frozen=True)
+class KeptAgents:
+    """The best or the last states of the agents of one finished cell."""
+
+    directory: RunDirectory
+    settings: ExperimentSettings  # of the arm
+    cell: Cell
+    state: str
+
+    @property
+    def names(self) -> list[str]:
+        return self.settings.agent_names
+
+    def policy(self, name: str) -> Policy:
+        """Return the policy of an agent, or CONSENSUS. Raise AgentRefused if it cannot be read."""
+        agents = [self._policy(agent) for agent in self._agents_of(name)]
+        return Policy(agents, self._rule().centre() if name == CONSENSUS else None)
+
+    def export(self, name: str, out: Path) -> None:
+        """Write the policy of an agent, or CONSENSUS. Raise AgentRefused if it has no network."""
+        of = self.settings
+        write_policy(
+            out,
+            {agent: self._network(agent) for agent in self._agents_of(name)},
+            self._rule() if name == CONSENSUS else None,
+            first_observation(_observation_space(of)),
+            {
+                "run": self.directory.path.resolve().name,
+                "environment": of.environment.id,
+                "arm": self.cell.arm,
+                "seed": self.cell.seed,
+                "state": self.state,
+            },
+        )
+
+    def _agents_of(self, name: str) -> list[str]:
+        if name == CONSENSUS:
+            return self.names
+        if name not in self.names:
+            allowed = ", ".join((*self.names, CONSENSUS))
+            raise SettingsError(f"{self.directory.path} has no {name!r}; allowed: {allowed}")
+        return [name]
+
+    def _rule(self) -> ConsensusRule:
+        federation, attack = self.settings.federation, self.settings.attack
+        numbers = {key: getattr(federation, key) for key in rule_spec(federation.rule).numbers}
+        return ConsensusRule(federation.rule, numbers, attack.name, attack.attackers)
+
+    def _policy(self, name: str) -> PolicyFunction:
+        n, home = self.names.index(name), self._home(name)
+        policy = kept_policy(self.settings, self.cell.seed, n, home)
+        if policy is None:
+            raise AgentRefused(
+                f"{self._described(name)} exported files that only its owner can read ({home})"
+            )
+        return policy
+
+    def _network(self, name: str) -> Path:
+        home = self._home(name)
+        if not is_network(home):
+            raise AgentRefused(
+                f"{self._described(name)} cannot be asked without its own framework; allowed: "
+                f"agents whose export writes {NETWORK} and {PARAMETERS}, as 'dqn' and 'tabular' do"
+            )
+        return home
+
+    def _home(self, name: str) -> Path:
+        home = self.directory.agent(self.cell, name) / self.state
+        if not home.exists():
+            raise AgentRefused(
+                f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
+                "class needs export(directory), or save(directory) and restore(directory)"
+            )
+        return home
+
+    def _described(self, name: str) -> str:
+        kind = self.settings.agents[self.names.index(name)].kind
+        return f"{name} of {self.cell} (kind {kind!r})"
+
+
+def kept_agents(run: Path, arm: str | None, seed: int | None, state: str) -> KeptAgents:
+    """Return what a cell of a run has kept.
+
+    The default is the first arm that federates, if any, and its lowest seed. Raise SettingsError or
+    RunDirectoryError if there is no such finished cell.
+    """
+    directory = RunDirectory(run)
+    if not directory.is_run():
+        raise RunDirectoryError(f"{run} holds no run of fedhql (no {directory.manifest.name})")
+    if state not in STATES:
+        raise SettingsError(f"--state {state}: allowed: {', '.join(STATES)}")
+    settings = read_settings_file(directory.settings)
+    cell = _finished_cell(directory, require_arm(settings, arm) if arm else None, seed)
+    return KeptAgents(directory, settings_of_arm(settings, cell.arm), cell, state)
+
+
+def _finished_cell(directory: RunDirectory, arm: str | None, seed: int | None) -> Cell:
+    cells, run = directory.cells(), directory.path
+    if not cells:
+        raise RunDirectoryError(f"{run} holds no agents; give the run itself, not an archive of it")
+    arms = list(dict.fromkeys(cell.arm for cell in cells))
+    if arm is None:
+        arm = next(filter(federates, arms), arms[0])
+    if arm not in arms:
+        raise SettingsError(f"--arm {arm}: {run} has the arms {'; '.join(arms)}")
+    seeds = [cell.seed for cell in cells if cell.arm == arm]
+    cell = Cell(arm, seeds[0] if seed is None else seed)
+    if cell.seed not in seeds:
+        raise SettingsError(
+            f"--seed {seed}: {run} has the seeds {', '.join(map(str, seeds))} of arm {arm}"
+        )
+    if not directory.result(cell).exists():
+        raise RunDirectoryError(
+            f"{run}: {cell} has not finished; finish it with `fedhql run` and --resume"
+        )
+    return cell
+
+
+def _observation_space(settings: ExperimentSettings) -> spaces.Space[Any]:
+    """Return the space; a twin has one without Gymnasium's environment, which may be missing."""
+    of = settings.environment
+    if not is_plugin(of.implementation):
+        twin = find_twin(of.id, of.options, of.implementation)
+        if twin is not None:
+            return spaces.Box(-np.inf, np.inf, (twin.observation_size,), np.float32)
+    env = make_environment(of.id, of.options)
+    env.close()
+    return env.observation_space
