@@ -73,7 +73,7 @@ def main() -> None:
         seeds_NE = np.stack(
             [seeds_for(0, Stream.EVALUATION, n, number, count=10) for n in range(len(agents))]
         )
-        play = partial(evaluate, cohort.query_each, environments, seeds_NE, discount=0.99)
+        play = partial(evaluate, cohort.act_each, environments, seeds_NE, discount=0.99)
         parts["evaluation"].append(seconds(play))
         cohort.seconds.clear()
         begun = time.perf_counter()

@@ -129,8 +129,8 @@ async def exchanges(count: int, repeats: int) -> dict[str, Any]:
         states = np.random.default_rng(0).random((STATES, 4), dtype=np.float32)
 
         async def plain() -> Moments:
-            answers = await ask(rosters["plain"], dict.fromkeys(names, states), count)
-            return moments(np.array(list(answers.values())))
+            exchange = await ask(rosters["plain"], dict.fromkeys(names, states), count)
+            return moments(np.array(list(exchange.answers.values())))
 
         async def secure() -> Moments:
             return (await ask_for_sum(rosters["secure"], names, states, count))[0]

@@ -119,7 +119,7 @@ def plain_sb3(settings: Any, env_steps: int) -> list[tuple[Any, int]]:
     import torch
     from stable_baselines3 import DQN
 
-    from fedhql.agents.sb3 import ACTIVATIONS
+    from fedhql.agents.sb3.private_model import ACTIVATIONS
 
     torch.set_num_threads(1)
     same = (

@@ -269,7 +269,7 @@ def learn(arm: str, env_steps_per_agent: int, seed: int) -> NDArray[np.float64]:
         budget = budget.after_self_learning(env_steps)
         seeds = seeds_for(seed, Stream.EVALUATION, len(rounds), count=N * TEST_EPISODES)
         played = evaluate(
-            cohort.query_each,
+            cohort.act_each,
             test_environments,
             seeds.reshape(N, -1),
             discount=DISCOUNT,

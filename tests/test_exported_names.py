@@ -4,6 +4,7 @@ import fedhql.federation
 
 def test_the_public_names_are_complete() -> None:
     assert set(fedhql.__all__) == {
+        "Acting",
         "BlackBoxAgent",
         "Checkpointable",
         "Closable",

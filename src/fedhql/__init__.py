@@ -1,6 +1,7 @@
 """Federated heterogeneous Q-learning: black-box agents that learn from each other's values."""
 
 from fedhql.contract import (
+    Acting,
     BlackBoxAgent,
     Checkpointable,
     Closable,
@@ -12,6 +13,7 @@ from fedhql.errors import FedHQLError
 __version__ = "0.2.0"
 
 __all__ = [
+    "Acting",
     "BlackBoxAgent",
     "Checkpointable",
     "Closable",

@@ -34,6 +34,17 @@ class BlackBoxAgent(Protocol):
 
 
 @runtime_checkable
+class Acting(Protocol):
+    """Optional: how the agent itself would act. Evaluations and exports use it.
+
+    An agent without it acts greedily: it takes the action with the largest of its `q_values`.
+    """
+
+    def act(self, states: States) -> Actions:
+        """Return the action that the agent takes at each state when it does not explore: (B,)."""
+
+
+@runtime_checkable
 class Checkpointable(Protocol):
     """Optional: save and restore the agent's whole state, so that a killed run can resume.
 

@@ -7,13 +7,12 @@ To load and ask them needs NumPy only: no environment and no framework.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fedhql.acting import GreedyAnswer, PolicyFunction, greedily, greedy_in
 from fedhql.agents.network_policy import copy_network, load_network
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import RunDirectoryError
@@ -23,7 +22,6 @@ from fedhql.federation.rules import rule_named
 from fedhql.storage.files import whole_directory
 
 POLICY = "policy.json"
-QValues = Callable[[States], Values]  # (B, *obs) -> (B, A)
 
 
 @dataclass(frozen=True)
@@ -43,24 +41,25 @@ class ConsensusRule:
 
 @dataclass(frozen=True)
 class Policy:
-    """Acts greedily in the values of one agent, or in the centre of several agents' values."""
+    """Acts as one agent does, or greedily in the centre of several agents' values."""
 
-    agents: Sequence[QValues]
+    agents: Sequence[PolicyFunction]
     centre: Centre | None = None  # None: there is one agent
 
     def q_values(self, states: States) -> Values:
         """Return the value of every action at each state: (B, *obs) -> (B, A)."""
-        answers = [q_values(states) for q_values in self.agents]
-        return answers[0] if self.centre is None else self.centre(answers)
+        return self.answer(states).values
 
     def act(self, states: States) -> Actions:
         """Return the action at each state: (B, *obs) -> (B,)."""
-        return greedy(self.q_values(states))
+        return self.answer(states).actions
 
-
-def greedy(q_BA: Values) -> Actions:
-    """Return the best action of each row. NaN ranks last: an agent that answers NaN must act."""
-    return np.where(np.isnan(q_BA), -np.inf, q_BA).argmax(axis=1)
+    def answer(self, states: States) -> GreedyAnswer:
+        """Return the values and the actions at the states (B, *obs)."""
+        answers = [agent(states) for agent in self.agents]
+        if self.centre is None:
+            return answers[0]
+        return greedy_in(self.centre([answer.values for answer in answers]))
 
 
 def write_policy(
@@ -99,6 +98,7 @@ def load_policy(directory: Path | str) -> Policy:
             f"{home} holds no policy (no {POLICY}); write one with: fedhql export RUN --out DIR"
         )
     content = json.loads((home / POLICY).read_text())
-    agents = [load_network(home / name, content["first_observation"]) for name in content["agents"]]
+    first = content["first_observation"]
+    agents = [greedily(load_network(home / name, first)) for name in content["agents"]]
     rule = content["consensus"]
     return Policy(agents, None if rule is None else ConsensusRule(**rule).centre())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedhql import BlackBoxAgent, Checkpointable
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused

@@ -158,7 +158,7 @@ def test_status_of_a_home_shows_who_never_came_and_why_the_server_stopped(tmp_pa
             assert "begins without cyd: listed, but never connected" in said
             assert any(
                 each.startswith("ann connected from ipv4:127.0.0.1:")
-                and each.endswith(f"({found.members[0].software}, protocol 1.1)")
+                and each.endswith(f"({found.members[0].software}, protocol 1.2)")
                 for each in said
             )
 

@@ -22,7 +22,7 @@ SEED, STEPS = 5, 40
 def evaluated(policy: Policy) -> float:
     """Return the return of the policy in an evaluation of one episode."""
     played = evaluate(
-        lambda states_N: [policy.q_values(states) for states in states_N],
+        lambda states_N: [policy.answer(states) for states in states_N],
         EnvironmentBatch(ENVIRONMENT, 1),
         np.array([[SEED]], dtype=np.uint32),
         discount=1.0,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import ray
 
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.environments.make import make_environment
 

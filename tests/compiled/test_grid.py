@@ -132,8 +132,8 @@ def test_every_agent_is_evaluated_with_its_own_network(undisturbed: Any) -> None
     for lane in range(3):
         agents = [_Policy(net, vector) for net, vector in zip(networks, vectors[lane], strict=True)]
         batch, seeds_NE = TwinBatch(CORRIDOR, 4), SEEDS_LNE[lane, :2]
-        query_each = InProcessCohort(agents, 2).query_each
-        played = evaluate(query_each, batch, seeds_NE, discount=0.9)
+        act_each = InProcessCohort(agents, 2).act_each
+        played = evaluate(act_each, batch, seeds_NE, discount=0.9)
         for of_lanes, figure in zip(of_grid, played, strict=True):
             np.testing.assert_allclose(of_lanes[lane], figure, atol=1e-5)
     assert len(set(of_grid[2].ravel())) > 1  # lengths

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.contract import BlackBoxAgent, Checkpointable, Exportable
+from fedhql.agents.kinds import KINDS
+from fedhql.contract import Acting, BlackBoxAgent, Checkpointable, Exportable
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.cell_records import CellRecords
@@ -32,7 +33,7 @@ env_steps_per_agent = 1000
 best_episodes = {EPISODES}
 """
 LEFT, RIGHT = 0, 2  # of FrozenLake
-KINDS = ["dqn", "sb3-dqn", "tabular", f"{__name__}:Stubborn"]
+PLAYED = [*KINDS, f"{__name__}:Stubborn", f"{__name__}:SelfWilled"]
 
 
 class Stubborn:
@@ -55,6 +56,13 @@ class Stubborn:
 
     def restore(self, directory: Path) -> None:
         self.choice = int((directory / "choice").read_text())
+
+
+class SelfWilled(Stubborn):
+    """Acts by a rule of its own."""
+
+    def act(self, states: Any) -> Any:
+        return np.full(len(states), (self.choice + 1) % 4)
 
 
 class Secretive(Stubborn):
@@ -100,7 +108,10 @@ def by_hand(settings: ExperimentSettings, agent: BlackBoxAgent, seed: int) -> fl
     total, ended = 0.0, False
     while not ended:
         states = np.array([state], dtype=env.observation_space.dtype)
-        action = int(agent.q_values(states)[0].argmax())
+        if isinstance(agent, Acting):
+            action = int(agent.act(states)[0])
+        else:
+            action = int(agent.q_values(states)[0].argmax())
         state, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + float(reward), terminated or truncated
     env.close()
@@ -108,16 +119,16 @@ def by_hand(settings: ExperimentSettings, agent: BlackBoxAgent, seed: int) -> fl
 
 
 def test_the_best_state_of_every_kind_is_played_from_its_files(tmp_path: Path) -> None:
-    settings = settings_of(KINDS)
+    settings = settings_of(PLAYED)
     agents = keep_best(settings, tmp_path)
     means = written(settings, tmp_path)
-    assert list(means) == ["agent1", "agent2", "agent3", "agent4"]
+    assert list(means) == list(settings.agent_names)
     for n, agent in enumerate(agents):
         seeds = seeds_for(CELL.seed, Stream.BEST, n, count=EPISODES).tolist()
         expected = np.mean([by_hand(settings, agent, seed) for seed in seeds])
         # Rewards are float32 in a batch of environments.
         assert means[f"agent{n + 1}"] == pytest.approx(expected, rel=1e-6)
-    assert len(set(means.values())) == 4
+    assert len(set(means.values())) == len(PLAYED)
 
 
 def test_best_states_are_played_in_a_twin_too(tmp_path: Path) -> None:
@@ -183,7 +194,7 @@ def test_an_export_that_only_its_owner_can_read_is_left_out(tmp_path: Path) -> N
 def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
     """They differ from the seeds of all evaluations and of the server's episodes."""
     records = CellRecords(
-        settings_of(KINDS),
+        settings_of(PLAYED),
         CELL,
         RunDirectory(tmp_path),
         report=lambda progress: None,
@@ -192,17 +203,17 @@ def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
         state=None,
     )
     seen: set[int] = set()
-    nothing = Evaluation(*np.zeros((4, len(KINDS), 1)))
+    nothing = Evaluation(*np.zeros((4, len(PLAYED), 1)))
     for records.round in range(50):
         seen |= set(records.evaluation_seeds(SELF_LEARNING).ravel().tolist())
         seen |= set(records.server_seeds().tolist())
-        records.evaluated(SELF_LEARNING, nothing, [{}] * len(KINDS))  # the next has other seeds
+        records.evaluated(SELF_LEARNING, nothing, [{}] * len(PLAYED))  # the next has other seeds
     records.close()
     fresh = [
         seed
-        for n in range(len(KINDS))
+        for n in range(len(PLAYED))
         for seed in seeds_for(CELL.seed, Stream.BEST, n, count=100).tolist()
     ]
-    assert len(set(fresh)) == 100 * len(KINDS)
+    assert len(set(fresh)) == 100 * len(PLAYED)
     assert seen.isdisjoint(fresh)
     assert set(fresh).isdisjoint(seeds_for(CELL.seed + 1, Stream.BEST, 0, count=100).tolist())

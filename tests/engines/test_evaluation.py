@@ -46,7 +46,7 @@ def test_episodes_side_by_side_equal_single_episodes() -> None:
     agents = [Balancer(-1), Balancer(1), Balancer(-1)]
     seeds_NE = np.arange(12, dtype=np.uint32).reshape(3, 4)
     played = evaluate(
-        InProcessCohort(agents, 2).query_each,
+        InProcessCohort(agents, 2).act_each,
         EnvironmentBatch("CartPole-v1", 12),
         seeds_NE,
         discount=DISCOUNT,
@@ -64,13 +64,13 @@ def test_the_consensus_policy_acts_in_the_centre_of_all_answers() -> None:
     seeds_PE = np.arange(8, dtype=np.uint32).reshape(4, 2)
     asked: list[int] = []
 
-    def query_each(states: Any) -> Any:
+    def act_each(states: Any) -> Any:
         asked.append(len(states))
-        return InProcessCohort(agents, 2).query_each(states)
+        return InProcessCohort(agents, 2).act_each(states)
 
     rule = rule_named("mean-std", {"exploration": 1.0})
     played = evaluate(
-        query_each,
+        act_each,
         EnvironmentBatch("CartPole-v1", 8),
         seeds_PE,
         discount=DISCOUNT,
@@ -83,6 +83,30 @@ def test_the_consensus_policy_acts_in_the_centre_of_all_answers() -> None:
         np.testing.assert_allclose(figure[3], of_policy, rtol=1e-6)
     assert played.returns[3].min() > 5 * played.returns[0].max()
     assert len(asked) == played.lengths.max()  # no exchanges of its own
+
+
+class SelfWilled(Balancer):
+    """Answers the values of a `Balancer`, but acts the other way."""
+
+    def act(self, states: Any) -> Any:
+        return self.q_values(states).argmin(axis=1)
+
+
+def test_an_agent_that_acts_by_its_own_rule_is_evaluated_by_it() -> None:
+    """Start values and the consensus policy still come from its values."""
+    seeds_PE = np.arange(4, dtype=np.uint32).reshape(2, 2)
+    played = evaluate(
+        InProcessCohort([SelfWilled(-1)], 2).act_each,
+        EnvironmentBatch("CartPole-v1", 4),
+        seeds_PE,
+        discount=DISCOUNT,
+        centre=consensus(rule_named("mean-std", {"exploration": 1.0})),
+    )
+    for row, acts in enumerate([Balancer(1), Balancer(-1)]):
+        assert played.returns[row].tolist() == [alone(acts, seed)[0] for seed in seeds_PE[row]]
+    values = [alone(Balancer(-1), seed)[3] for seed in seeds_PE[0]]
+    np.testing.assert_allclose(played.start_values[0], values, rtol=1e-6)
+    assert played.returns[0].min() > 5 * played.returns[1].max()
 
 
 def test_the_consensus_leaves_out_what_is_not_finite_and_is_under_attack() -> None:
@@ -106,7 +130,7 @@ def test_evaluations_are_due_at_fixed_consumption(consumed: float, passed: int) 
 
 def test_an_agent_that_answers_nan_still_acts() -> None:
     played = evaluate(
-        InProcessCohort([Balancer(np.nan)], 2).query_each,
+        InProcessCohort([Balancer(np.nan)], 2).act_each,
         EnvironmentBatch("CartPole-v1", 2),
         np.zeros((1, 2), dtype=np.uint32),
         discount=DISCOUNT,
@@ -118,7 +142,7 @@ def test_an_agent_that_answers_nan_still_acts() -> None:
 @pytest.mark.parametrize("limit", [1, 37])
 def test_an_episode_ends_at_the_step_limit(limit: int) -> None:
     played = evaluate(
-        InProcessCohort([Balancer(1)], 2).query_each,
+        InProcessCohort([Balancer(1)], 2).act_each,
         EnvironmentBatch("CartPole-v1", 2),
         np.zeros((1, 2), dtype=np.uint32),
         discount=DISCOUNT,

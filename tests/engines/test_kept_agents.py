@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhql.acting import GreedyAnswer
 from fedhql.contract import Exportable
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.evaluation import evaluate, short
@@ -18,7 +19,7 @@ from fedhql.environments.batch import EnvironmentBatch
 from fedhql.errors import AgentRefused, FedHQLError, RunDirectoryError, SettingsError
 from fedhql.federation import rule_named
 from fedhql.federation.consensus import consensus
-from fedhql.policy import Policy, load_policy
+from fedhql.policy import ConsensusRule, Policy, load_policy
 from fedhql.settings.experiment import read_settings
 from fedhql.storage.records import CONSENSUS, EvaluationRow, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
@@ -75,12 +76,26 @@ def play_again(policy: Policy, *stream: int) -> tuple[float, float]:
     """Return the mean return and the start value of the policy in the evaluation's episodes."""
     seeds_PE = seeds_for(0, Stream(stream[0]), *stream[1:], count=EPISODES)[None]
     played = evaluate(
-        lambda states_N: [policy.q_values(states) for states in states_N],
+        lambda states_N: [policy.answer(states) for states in states_N],
         EnvironmentBatch("tests.known_mdps:RandomMDP-v0", EPISODES),
         seeds_PE,
         discount=0.9,
     )
     return float(played.returns.mean()), short(played.start_values.mean())
+
+
+def test_a_policy_acts_as_its_agent_does_and_a_consensus_in_the_values() -> None:
+    values = np.array([[1, 3, 2]], dtype=np.float32)
+
+    def self_willed(states: Any) -> GreedyAnswer:
+        return GreedyAnswer(values, np.array([0]))
+
+    states = np.zeros((1, 4))
+    assert Policy([self_willed]).act(states).tolist() == [0]
+    centre = ConsensusRule("mean-std", {"exploration": 1.0}).centre()
+    agreed = Policy([self_willed, self_willed], centre)
+    assert agreed.act(states).tolist() == [1]
+    assert agreed.q_values(states).tolist() == [[1, 3, 2]]
 
 
 @pytest.mark.parametrize("arm", ARMS)

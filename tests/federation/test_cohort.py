@@ -111,6 +111,37 @@ def test_query_each_asks_each_agent_about_its_own_states_and_skips_empty_batches
     assert asked == [2, 1]
 
 
+class Contrary(Fixed):
+    """Acts by its own rule: it takes the action of the smallest value."""
+
+    def act(self, states: Any) -> Any:
+        return self.q_values(states).argmin(axis=1)
+
+
+def test_agents_act_by_their_own_rule_or_greedily() -> None:
+    cohort = InProcessCohort([Contrary(1, 3, 2), Fixed(1, np.nan, 2), Contrary(1, 2, 3)], 3)
+    first, second, third = cohort.act_each([np.zeros((2, 4)), np.zeros((1, 4)), np.zeros((0, 4))])
+    np.testing.assert_array_equal(first.values, [[1, 3, 2]] * 2)
+    assert (first.actions.tolist(), second.actions.tolist()) == ([0, 0], [2])
+    assert (third.values.shape, third.actions.shape) == ((0, 3), (0,))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ([0, 2], r"agent1: act must return actions from 0 to 1; got 0 to 2"),
+        ([0, -1], r"from 0 to 1; got -1 to 0"),
+        ([[0], [1]], r"whole numbers of shape \(2,\); got int64 of shape \(2, 1\)"),
+        ([0.0, 1.0], r"whole numbers of shape \(2,\); got float64"),
+    ],
+)
+def test_what_is_not_one_action_for_each_state_is_refused(answer: Any, reason: str) -> None:
+    agent = Contrary(1, 2)
+    agent.act = lambda states: np.array(answer)  # type: ignore[method-assign]  # a misbehaving agent
+    with pytest.raises(AgentRefused, match=reason):
+        InProcessCohort([agent], 2).act_each([np.zeros((2, 4))])
+
+
 def test_an_object_that_is_not_an_agent_is_refused_with_the_methods_it_lacks() -> None:
     not_an_agent: Any = object()
     with pytest.raises(AgentRefused, match=r"agent2.*lacks self_learn, q_values, improve"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from fedhql.acting import greedily
 from fedhql.engines.evaluation import evaluate
 from fedhql.environments.batch import EnvironmentBatch
 from fedhql.errors import EnvironmentRefused, MissingExtra
@@ -27,12 +28,12 @@ def leaning(sign: float) -> Policy:
         lean = sign * (states[:, 2] + states[:, 3])
         return np.stack([-lean, lean], axis=1)
 
-    return Policy([q_values])
+    return Policy([greedily(q_values)])
 
 
 def steering(factor: float) -> Policy:
     """Return a policy for LunarLander that uses all engines before it crashes."""
-    return Policy([lambda states: np.sin(factor * states[:, :4])])
+    return Policy([greedily(lambda states: np.sin(factor * states[:, :4]))])
 
 
 def play(policies: list[Policy], env_id: str, seed: int, **options: Any) -> list[list[Scene]]:
@@ -57,7 +58,7 @@ def test_returns_are_those_of_an_evaluation(env_id: str, policies: list[Policy])
     for seed in (3, 4):
         played = evaluate(
             lambda states_N: [
-                policy.q_values(states) for policy, states in zip(policies, states_N, strict=True)
+                policy.answer(states) for policy, states in zip(policies, states_N, strict=True)
             ],
             EnvironmentBatch(env_id, len(policies)),
             np.full((len(policies), 1), seed, dtype=np.uint32),

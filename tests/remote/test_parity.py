@@ -57,6 +57,11 @@ TABULAR: Agents = (
     {"kind": "tabular", "exploration": "boltzmann", "temperature": 0.1},
     {"kind": "tabular", "exploration": "ucb"},
 )
+# They act by their policies, and not greedily in their values.
+POLICIES: Agents = (
+    {"kind": "sb3-ppo", "n_steps": 64, "hidden": [8], "q_hidden": [8], "n_epochs": 2},
+    {"kind": "sb3-a2c", "hidden": [8], "q_hidden": [8]},
+)
 DQN: Agents = (
     {"kind": "dqn", "hidden": [16], "learning_starts": 50, "learning_rate": 0.01},
     {"kind": "dqn", "hidden": [8, 8], "learning_starts": 50, "activation": "tanh"},
@@ -225,8 +230,9 @@ def assert_same_records(one: Path, other: Path) -> None:
         (FROZEN_LAKE.format(server_environments="reset"), TABULAR),
         (FROZEN_LAKE.format(server_environments="carry-over"), TABULAR),
         (CART_POLE, DQN),
+        (CART_POLE, POLICIES),
     ],
-    ids=["tabular", "tabular, carry-over", "dqn"],
+    ids=["tabular", "tabular, carry-over", "dqn", "policies"],
 )
 def test_a_network_writes_the_same_records_as_one_process(
     task: str,

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
 from fedhql.contract import Actions, States, Values
 from fedhql.environments.make import make_environment
@@ -57,6 +57,9 @@ FROM_MEMBER = {
     "report.skipped_improvements": "uint64",
     "report.values": "Tensor",
     **{f"report.values.{name}": kind for name, kind in ARRAY.items()},
+    # How the agent acts, if the server evaluates it.
+    "report.actions": "Tensor",
+    **{f"report.actions.{name}": kind for name, kind in ARRAY.items()},
     "report.phase": "uint64",
     "report.phase_env_steps": "uint64",
     # Why it leaves, for a program and for a person.
@@ -108,6 +111,7 @@ FROM_SERVER = {
     "order.query": "Query",
     "order.query.states": "Tensor",
     **{f"order.query.states.{name}": kind for name, kind in ARRAY.items()},
+    "order.query.act": "bool",
     # Secure aggregation: the members whose answers are summed.
     "order.query.cohort": "repeated string",
     "order.query.keys": "repeated MaskingKey",

@@ -127,8 +127,8 @@ def returns_of(agents: Mapping[str, BlackBoxAgent]) -> Any:
     settings = read_settings(TASK + AGENTS)
     batch = build_batch(settings, len(agents) * 10)
     seeds = np.stack([seeds_for(0, Stream.EVALUATION, n, 0, count=10) for n in range(len(agents))])
-    query_each = InProcessCohort(list(agents.values()), 4).query_each
-    return evaluate(query_each, batch, seeds, discount=1).returns
+    act_each = InProcessCohort(list(agents.values()), 4).act_each
+    return evaluate(act_each, batch, seeds, discount=1).returns
 
 
 def test_a_federation_learns_the_same_with_and_without_masks(

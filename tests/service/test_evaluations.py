@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhql.acting import greedy_in
 from fedhql.remote.server.journal import MemberRecord
 from fedhql.service.evaluations import MemberEvaluations
 from fedhql.settings.served import read_served_settings
@@ -36,7 +37,9 @@ def taken(mode: str, a: MemberRecord, b: MemberRecord, *, silent: str = "") -> t
     cohort: Any = SimpleNamespace(
         names=("a", "b"),
         silent={silent},
-        query_each=lambda states: [np.zeros((len(of), 4), dtype=np.float32) for of in states],
+        act_each=lambda states: [
+            greedy_in(np.zeros((len(of), 4), dtype=np.float32)) for of in states
+        ],
     )
     roster: Any = SimpleNamespace(members=members, settings=settings.service)
     found: list[Any] = []

@@ -1,146 +1,34 @@
 """The kinds of agents: one record for each built-in kind, and users' own classes.
 
-To add a kind: write a module with `build(settings, task)` (and `load_policy(directory, space)`, if
-its agents export a policy), and add its settings class and one `AgentKind` here. Settings files,
-the command line, the choice of an engine, error texts and the tests derive from the record. This
-module imports no framework: a kind's module is loaded when an agent of that kind is built.
+To add a kind: write its settings class, and a module with `build(settings, task)` (and
+`load_policy(directory, space)`, if its agents export a policy), and add one `AgentKind` here.
+Settings files, the command line, the choice of an engine, error texts and the tests derive from the
+record. This module imports no framework: a kind's module is loaded when an agent is built.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from gymnasium import Space
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import BaseModel
 
-from fedhql.agents.dqn.config import OPTIMISERS, DqnConfig
+from fedhql.acting import PolicyFunction
+from fedhql.agents.dqn.config import DqnConfig
+from fedhql.agents.kind_settings import DqnSettings, TabularSettings
+from fedhql.agents.sb3.settings import (
+    Sb3A2cSettings,
+    Sb3DqnSettings,
+    Sb3PpoSettings,
+    Sb3QrdqnSettings,
+)
 from fedhql.agents.task import AgentTask
-from fedhql.contract import BlackBoxAgent, States, Values
+from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 from fedhql.plugins import import_plugin, is_plugin
-
-
-class _AgentSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class TabularSettings(_AgentSettings):
-    """Watkins Q-learning on a table, for Discrete observations."""
-
-    learning_rate: float = Field(0.1, gt=0, le=1)
-    learning_rate_decay: float = Field(0.0, ge=0, le=1)
-    """ω: the rate at the k-th visit of a pair is learning_rate · k^-ω; 0 keeps it constant."""
-    initial_value: float = 0.0
-
-    exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
-    epsilon: float = Field(0.1, ge=0, le=1)
-    temperature: PositiveFloat = 1.0
-    confidence: PositiveFloat = 1.0
-
-    improvement_learning_rate: float = Field(0.5, gt=0, le=1)
-    """α̃, the step of one improvement towards the mean target of a (state, action) pair."""
-    improvement_steps: PositiveInt = 1
-    """κ, the number of such steps."""
-
-
-class _CommonDqnSettings(_AgentSettings):
-    """The settings that both DQNs share, under stable-baselines3's names."""
-
-    optimizers: ClassVar[Collection[str]]
-
-    hidden: tuple[PositiveInt, ...] = DqnConfig.hidden
-
-    optimizer: str
-    optimizer_kwargs: dict[str, bool | float | list[float]] = {}
-    """Keywords of PyTorch's optimiser: momentum, betas, eps, weight_decay, ..."""
-    learning_rate: PositiveFloat = DqnConfig.learning_rate
-    learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
-    warm_up: Literal["uniform", "policy"] = "uniform"
-    """Actions before learning_starts: uniform, or by the exploration rule used afterwards."""
-    buffer_size: PositiveInt = DqnConfig.buffer_size
-    batch_size: PositiveInt = DqnConfig.batch_size
-    train_freq: PositiveInt = DqnConfig.train_freq
-    gradient_steps: PositiveInt = DqnConfig.gradient_steps
-    target_update_interval: PositiveInt = DqnConfig.target_update_interval
-    tau: float = Field(DqnConfig.tau, gt=0, le=1)
-    max_grad_norm: PositiveFloat = DqnConfig.max_grad_norm
-
-    exploration_final_eps: float = Field(DqnConfig.exploration_final_eps, ge=0, le=1)
-    """ε after annealing; it applies from learning_starts on, or always if warm_up = "policy"."""
-    exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
-    exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
-    """Share of the budget over which ε falls to its final value; 0 keeps it there (the paper)."""
-    exploration_annealing: Literal["budget", "phase"] = "budget"
-    """Let ε fall once, over that share of the budget, or in each self-learning phase, over that
-    share of the phase. "phase" is what repeated calls of stable-baselines3's `learn` do. An agent
-    that joins over the network refuses it, because its server does not tell how long phases are."""
-
-    improvement_steps: PositiveInt = DqnConfig.improvement_steps
-    """κ, the gradient steps of one improvement."""
-    improvement_optimiser: str
-    """The optimiser of improvements; self-learning does not share its state."""
-    improvement_learning_rate: PositiveFloat = DqnConfig.improvement_learning_rate
-    """α̃, the learning rate of improvements."""
-    improvement_value_unit: float = Field(
-        DqnConfig.improvement_value_unit, gt=0, allow_inf_nan=True
-    )
-    """u: the learning rate is α̃ · clip(mean |target| / u, 1, 10); inf gives α̃, as in the paper."""
-    improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
-    improvement_revives_units: bool = DqnConfig.improvement_revives_units
-    """Reinitialise units that output 0 at all recently broadcast states; false in the paper."""
-    target_follows_improvement: bool = DqnConfig.target_follows_improvement
-    """Copy the improved network into the target network before self-learning resumes."""
-
-    @field_validator("optimizer", "improvement_optimiser")
-    @classmethod
-    def _known_optimizer(cls, name: str) -> str:
-        """Accept any case, so that --backbone can switch between PyTorch's names and ours."""
-        for known in cls.optimizers:
-            if name.lower() == known.lower():
-                return known
-        raise ValueError(f"{name!r} is wrong; allowed: {', '.join(map(repr, cls.optimizers))}")
-
-
-class DqnSettings(_CommonDqnSettings):
-    """fedhql's own DQN, in JAX."""
-
-    optimizers = OPTIMISERS
-
-    optimizer: str = DqnConfig.optimizer
-    improvement_optimiser: str = DqnConfig.improvement_optimiser
-    activation: Literal["relu", "tanh"] = "relu"
-    double: bool = DqnConfig.double
-    """Double DQN: the online network chooses the next action, the target network values it."""
-
-    exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
-    temperature: PositiveFloat = DqnConfig.temperature
-    """The temperature of boltzmann."""
-    confidence: PositiveFloat = DqnConfig.confidence
-    """c, the factor of the bonus of ucb."""
-
-    def config(self) -> DqnConfig:
-        keywords = tuple(
-            (name, tuple(value) if isinstance(value, list) else value)
-            for name, value in sorted(self.optimizer_kwargs.items())
-        )
-        return DqnConfig(**self.model_dump() | {"optimizer_kwargs": keywords})
-
-
-class Sb3DqnSettings(_CommonDqnSettings):
-    """stable-baselines3's DQN."""
-
-    activation: Literal[
-        "relu", "tanh", "elu", "gelu", "leaky_relu", "mish", "selu", "sigmoid", "silu", "softplus"
-    ] = "relu"
-    policy: Literal["MlpPolicy", "CnnPolicy"] = "MlpPolicy"
-    optimizers = ("Adam", "AdamW", "Adagrad", "NAdam", "RAdam", "RMSprop", "SGD")
-
-    optimizer: str = "Adam"
-    improvement_optimiser: str = "Adam"
-    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -158,6 +46,13 @@ class AgentKind:
     compiled: Callable[[Any], DqnConfig] | None = None
 
 
+# Every agent of stable-baselines3 and sb3-contrib.
+_SB3: Mapping[str, Any] = {
+    "loads": ("torch._dynamo",),  # by the first optimiser; it takes longer than torch itself
+    "exports_policy": True,
+    "extra": "sb3",
+    "packages": ("torch", "stable_baselines3", "sb3_contrib"),
+}
 KINDS: Mapping[str, AgentKind] = {
     "dqn": AgentKind(
         DqnSettings,
@@ -168,13 +63,13 @@ KINDS: Mapping[str, AgentKind] = {
     ),
     "sb3-dqn": AgentKind(
         Sb3DqnSettings,
-        "fedhql.agents.sb3",
-        loads=("torch._dynamo",),  # by the first optimiser; it takes longer than torch itself
-        exports_policy=True,
-        extra="sb3",
-        packages=("torch", "stable_baselines3"),
+        "fedhql.agents.sb3.dqn",
         backbone="sb3",
+        **_SB3,
     ),
+    "sb3-qrdqn": AgentKind(Sb3QrdqnSettings, "fedhql.agents.sb3.qrdqn", **_SB3),
+    "sb3-ppo": AgentKind(Sb3PpoSettings, "fedhql.agents.sb3.ppo", **_SB3),
+    "sb3-a2c": AgentKind(Sb3A2cSettings, "fedhql.agents.sb3.a2c", **_SB3),
     "tabular": AgentKind(TabularSettings, "fedhql.agents.tabular", exports_policy=True),
 }
 
@@ -212,8 +107,8 @@ def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> Black
     return users_class(seed=task.seed, **options)
 
 
-def load_policy(kind: str, directory: Path, space: Space[Any]) -> Callable[[States], Values] | None:
-    """Return q_values of an exported agent; None for a kind that exports no policy."""
+def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction | None:
+    """Return the policy of an exported agent; None for a kind that exports no policy."""
     known = find_kind(kind)
     if known is None or not known.exports_policy:
         return None

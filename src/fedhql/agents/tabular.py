@@ -1,7 +1,6 @@
 """Watkins Q-learning on a table, as a black-box agent."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.exploration import boltzmann, count_ucb, epsilon_greedy
-from fedhql.agents.kinds import TabularSettings
+from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.network_policy import load_network, write_network
 from fedhql.agents.task import AgentTask
 from fedhql.contract import Actions, States, Values
@@ -116,6 +116,6 @@ def build(settings: TabularSettings, task: AgentTask) -> TabularAgent:
     return TabularAgent(settings, task.make_environment(), discount=task.discount, seed=task.seed)
 
 
-def load_policy(directory: Path, space: spaces.Space[Any]) -> Callable[[States], Values]:
-    """Return q_values of an exported agent: states (B,) -> (B, A)."""
-    return load_network(directory, first_observation(space))
+def load_policy(directory: Path, space: spaces.Space[Any]) -> PolicyFunction:
+    """Return the policy of an exported agent."""
+    return greedily(load_network(directory, first_observation(space)))

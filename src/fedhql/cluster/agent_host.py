@@ -10,7 +10,7 @@ import numpy as np
 
 from fedhql.cluster.versions import require_versions
 from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Diagnosable, Exportable
-from fedhql.federation.cohort import checked_answer, require_contract
+from fedhql.federation.cohort import greedy_answer_of, require_contract, values_of
 
 
 class AgentHost:
@@ -44,8 +44,13 @@ class AgentHost:
 
     def q_values(self, packed: bytes) -> bytes:
         states = pickle.loads(packed)
-        answer = self._agent.q_values(states)
-        return checked_answer(self._name, answer, len(states), self._action_count).tobytes()
+        return values_of(self._name, self._agent, states, self._action_count).tobytes()
+
+    def act(self, packed: bytes) -> tuple[bytes, bytes]:
+        """Return the agent's values and how it acts."""
+        states = pickle.loads(packed)
+        answer = greedy_answer_of(self._name, self._agent, states, self._action_count)
+        return answer.values.tobytes(), answer.actions.tobytes()
 
     def improve(self, packed: bytes) -> None:
         self._agent.improve(*pickle.loads(packed))

@@ -19,6 +19,7 @@ from ray.exceptions import (
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.cluster.agent_host import AgentHost, pack, read_files, write_files
 from fedhql.cluster.placement import bundles_for
 from fedhql.cluster.resources import Resources, in_words
@@ -100,6 +101,16 @@ class RayCohort:
         answers: list[Values] = [np.empty((0, self._action_count), dtype=np.float32)] * len(states)
         for n, answer in zip(asked, self._results(sent), strict=True):
             answers[n] = self._values(answer)
+        return answers
+
+    def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
+        asked = [n for n, batch in enumerate(states) if len(batch)]
+        sent = [self._hosts[n].act.remote(pack(states[n])) for n in asked]
+        answers = [greedy_in(self._values(b""))] * len(states)
+        for n, (values, actions) in zip(asked, self._results(sent), strict=True):
+            answers[n] = GreedyAnswer(
+                self._values(values), np.frombuffer(actions, dtype=np.int64).copy()
+            )
         return answers
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:

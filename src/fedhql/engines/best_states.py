@@ -7,9 +7,10 @@ import json
 
 import numpy as np
 
+from fedhql.acting import greedy_in
 from fedhql.engines.build import build_batch
 from fedhql.engines.evaluation import evaluate
-from fedhql.engines.kept_agents import kept_q_values
+from fedhql.engines.kept_agents import kept_policy
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
@@ -25,7 +26,7 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
     policies = {
         n: policy
         for n, home in homes.items()
-        if home.exists() and (policy := kept_q_values(settings, cell.seed, n, home)) is not None
+        if home.exists() and (policy := kept_policy(settings, cell.seed, n, home)) is not None
     }
     if not policies:
         return
@@ -34,7 +35,7 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
     played = evaluate(
         lambda states_N: [
             # Policies need not accept an empty batch.
-            policy(states) if len(states) else np.empty((0, 0), dtype=np.float32)
+            policy(states) if len(states) else greedy_in(np.empty((0, 1), dtype=np.float32))
             for policy, states in zip(policies.values(), states_N, strict=True)
         ],
         environments,

@@ -31,7 +31,7 @@ def build_cohort(
     cohort = LocalOwnedCohort(
         agents, actions, names=settings.agent_names, on_self_learned=on_self_learned
     )
-    cohort.query(states)
+    cohort.act_each([states] * len(agents))
     return cohort
 
 

@@ -151,7 +151,7 @@ class _CellRun:
     def _evaluate(self, moment: str, *, at_the_end: bool = False) -> None:
         for _ in range(self._records.due(moment, at_the_end=at_the_end)):
             played = evaluate(
-                self._owned.query_each,
+                self._owned.act_each,
                 self._evaluation_environments,
                 self._records.evaluation_seeds(moment),
                 discount=self._settings.environment.discount,

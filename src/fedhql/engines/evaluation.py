@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import States, Values
+from fedhql.acting import GreedyAnswer, greedy_in
+from fedhql.contract import States
 from fedhql.federation import ServerEnvironments
 from fedhql.federation.consensus import Centre
-from fedhql.policy import greedy
 from fedhql.storage.records import ROUND, SELF_LEARNING
 
 
@@ -23,7 +23,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    query_each: Callable[[list[States]], Sequence[Values]],
+    act_each: Callable[[list[States]], Sequence[GreedyAnswer]],
     environments: ServerEnvironments,
     seeds_PE: NDArray[np.uint32],
     *,
@@ -33,8 +33,8 @@ def evaluate(
 ) -> Evaluation:
     """Let each of N agents play E greedy episodes; with `centre`, the consensus policy too.
 
-    The consensus policy is the last row: it acts greedily in the centre of all agents' answers. All
-    episodes run side by side. `query_each` gets the states of agent n's own episodes and those of
+    The consensus policy is the last row: it acts greedily in the centre of all agents' values. All
+    episodes run side by side. `act_each` gets the states of agent n's own episodes and those of
     the consensus policy's, so that the latter need no further exchanges.
     """
     P, E = seeds_PE.shape
@@ -49,15 +49,19 @@ def evaluate(
         owner = running // E
         shared = states[owner == N]  # of the consensus policy
         own = [states[owner == n] for n in range(N)]
-        answers = query_each([np.concatenate([mine, shared]) for mine in own])
+        answers = act_each([np.concatenate([mine, shared]) for mine in own])
         both = list(zip(answers, own, strict=True))
-        values = [answer[: len(mine)] for answer, mine in both if len(mine)]
+        played = [
+            GreedyAnswer(answer.values[: len(mine)], answer.actions[: len(mine)])
+            for answer, mine in both
+            if len(mine)
+        ]
         if centre is not None and len(shared):
-            values.append(centre([answer[len(mine) :] for answer, mine in both]))
-        q = np.concatenate(values)
+            played.append(greedy_in(centre([answer.values[len(mine) :] for answer, mine in both])))
         if number == 0:
-            start_values[running] = q.max(axis=1)
-        next_states, rewards, _, ended = environments.step(greedy(q))
+            start_values[running] = np.concatenate([of.values for of in played]).max(axis=1)
+        actions = np.concatenate([of.actions for of in played])
+        next_states, rewards, _, ended = environments.step(actions)
         returns[running] += rewards
         discounted[running] += discount**number * rewards
         lengths[running] += 1

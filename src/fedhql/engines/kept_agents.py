@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from fedhql.acting import PolicyFunction
 from fedhql.agents.kinds import load_policy
 from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network
 from fedhql.contract import Checkpointable, Exportable
+from fedhql.engines.build import first_states
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import first_observation, make_environment
 from fedhql.errors import AgentRefused, RunDirectoryError, SettingsError
 from fedhql.federation import rule_spec
+from fedhql.federation.cohort import greedy_answer_of
 from fedhql.plugins import is_plugin
-from fedhql.policy import ConsensusRule, Policy, QValues, write_policy
+from fedhql.policy import ConsensusRule, Policy, write_policy
 from fedhql.settings.arms import federates, require_arm, settings_of_arm
 from fedhql.settings.experiment import read_settings_file
 from fedhql.settings.sections import ExperimentSettings
@@ -26,8 +29,10 @@ from fedhql.storage.run_directory import Cell, RunDirectory
 STATES = ("best", "last")
 
 
-def kept_q_values(settings: ExperimentSettings, seed: int, n: int, home: Path) -> QValues | None:
-    """Return q_values of agent n as it is in `home`; None if only its owner can read that."""
+def kept_policy(
+    settings: ExperimentSettings, seed: int, n: int, home: Path
+) -> PolicyFunction | None:
+    """Return the policy of agent n as it is in `home`; None if only its owner can read that."""
     policy = load_policy(settings.agents[n].kind, home, _observation_space(settings))
     if policy is not None:
         return policy
@@ -35,7 +40,8 @@ def kept_q_values(settings: ExperimentSettings, seed: int, n: int, home: Path) -
     if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
         return None
     agent.restore(home)
-    return agent.q_values
+    name, actions = settings.agent_names[n], first_states(settings)[1]
+    return lambda states: greedy_answer_of(name, agent, states, actions)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class KeptAgents:
 
     def policy(self, name: str) -> Policy:
         """Return the policy of an agent, or CONSENSUS. Raise AgentRefused if it cannot be read."""
-        agents = [self._q_values(agent) for agent in self._agents_of(name)]
+        agents = [self._policy(agent) for agent in self._agents_of(name)]
         return Policy(agents, self._rule().centre() if name == CONSENSUS else None)
 
     def export(self, name: str, out: Path) -> None:
@@ -86,14 +92,14 @@ class KeptAgents:
         numbers = {key: getattr(federation, key) for key in rule_spec(federation.rule).numbers}
         return ConsensusRule(federation.rule, numbers, attack.name, attack.attackers)
 
-    def _q_values(self, name: str) -> QValues:
+    def _policy(self, name: str) -> PolicyFunction:
         n, home = self.names.index(name), self._home(name)
-        q_values = kept_q_values(self.settings, self.cell.seed, n, home)
-        if q_values is None:
+        policy = kept_policy(self.settings, self.cell.seed, n, home)
+        if policy is None:
             raise AgentRefused(
                 f"{self._described(name)} exported files that only its owner can read ({home})"
             )
-        return q_values
+        return policy
 
     def _network(self, name: str) -> Path:
         home = self._home(name)

@@ -1,16 +1,20 @@
 """A cohort whose agents have one owner, who can also save, restore and export them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fedhql.contract import Checkpointable, Diagnosable, Exportable
+from fedhql.acting import GreedyAnswer
+from fedhql.contract import Checkpointable, Diagnosable, Exportable, States
 from fedhql.federation import Cohort, InProcessCohort
 from fedhql.settings.sections import ExperimentSettings
 
 
 class OwnedCohort(Cohort, Protocol):
     """A cohort whose agents all belong to one owner, in any process."""
+
+    def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
+        """Ask agent n for its action values at states[n] and how it acts there."""
 
     @property
     def can_be_saved(self) -> bool:

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import Actions, BlackBoxAgent, Closable, States, Values
+from fedhql.acting import GreedyAnswer, greedy_in
+from fedhql.contract import Acting, Actions, BlackBoxAgent, Closable, States, Values
 from fedhql.errors import AgentRefused
 from fedhql.federation.moments import Moments
 
 NOT_FINITE = "NaN or infinity"  # why an answer is refused
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,11 @@ class InProcessCohort:
         return usable_answers(self.query_each([states] * len(self._agents)))
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        answers = []
-        for name, agent, asked in zip(self.names, self._agents, states, strict=True):
-            if len(asked) == 0:  # agents need not support an empty batch
-                answers.append(np.empty((0, self._action_count), dtype=np.float32))
-                continue
-            with _blaming(name, agent):
-                # A copy, here and in `improve`, so that no agent can change another's array.
-                answer = agent.q_values(asked.copy())
-            answers.append(checked_answer(name, answer, len(asked), self._action_count))
-        return answers
+        return self._ask_each(states, values_of, _no_answer(self._action_count).values)
+
+    def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
+        """Ask agent n for its action values at states[n] and how it acts there."""
+        return self._ask_each(states, greedy_answer_of, _no_answer(self._action_count))
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         self._each(lambda agent: agent.improve(states.copy(), actions.copy(), targets.copy()))
@@ -107,10 +105,63 @@ class InProcessCohort:
     def close(self) -> None:
         self._each(lambda agent: agent.close() if isinstance(agent, Closable) else None)
 
+    def _ask_each(
+        self,
+        states: Sequence[States],
+        ask: Callable[[str, BlackBoxAgent, States, int], Answer],
+        to_no_states: Answer,  # agents need not support an empty batch
+    ) -> list[Answer]:
+        return [
+            ask(name, agent, asked, self._action_count) if len(asked) else to_no_states
+            for name, agent, asked in zip(self.names, self._agents, states, strict=True)
+        ]
+
     def _each(self, call: Callable[[BlackBoxAgent], None]) -> None:
         for name, agent in zip(self.names, self._agents, strict=True):
             with _blaming(name, agent):
                 call(agent)
+
+
+def values_of(name: str, agent: BlackBoxAgent, states: States, A: int) -> Values:
+    """Return the agent's values (B, A). Raise AgentRefused if it answers anything else."""
+    with _blaming(name, agent):
+        # A copy, here and in `improve`, so that no agent can change another's array.
+        answer = agent.q_values(states.copy())
+    return checked_answer(name, answer, len(states), A)
+
+
+def actions_of(name: str, agent: BlackBoxAgent, states: States, A: int) -> Actions | None:
+    """Return how the agent acts (B,), or None if it acts greedily in its values.
+
+    Raise AgentRefused, which names the agent, if its answer is not one action for each state.
+    """
+    if not isinstance(agent, Acting):
+        return None
+    with _blaming(name, agent):
+        answer = agent.act(states.copy())
+    actions = np.asarray(answer)
+    if actions.dtype.kind not in "iu" or actions.shape != (len(states),):
+        raise AgentRefused(
+            f"{name}: act must return whole numbers of shape {(len(states),)}; got "
+            f"{actions.dtype} of shape {actions.shape}"
+        )
+    if not ((actions >= 0) & (actions < A)).all():
+        raise AgentRefused(
+            f"{name}: act must return actions from 0 to {A - 1}; got {actions.min()} to "
+            f"{actions.max()}"
+        )
+    return actions.astype(np.int64)
+
+
+def greedy_answer_of(name: str, agent: BlackBoxAgent, states: States, A: int) -> GreedyAnswer:
+    """Return the agent's values and how it acts: by `act` if it has that, else greedily."""
+    values = values_of(name, agent, states, A)
+    actions = actions_of(name, agent, states, A)
+    return greedy_in(values) if actions is None else GreedyAnswer(values, actions)
+
+
+def _no_answer(A: int) -> GreedyAnswer:
+    return greedy_in(np.empty((0, A), dtype=np.float32))
 
 
 def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhql import __version__
 from fedhql.remote.wire_pb2 import Cause, FromMember, FromServer, Improvement, OrderId, Tensor
 
-PROTOCOL, MINOR = 1, 1  # the version
+PROTOCOL, MINOR = 1, 2  # the version
 SOFTWARE = f"fedhql {__version__}"
 NOTICES = "notices"  # the capability of a member that reads Notice
 DEFAULT_RECEIVE_BYTES = 4 * 1024 * 1024  # gRPC's default for the largest message

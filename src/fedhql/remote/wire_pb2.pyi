@@ -212,14 +212,16 @@ class Improvement(_message.Message):
     def __init__(self, number: _Optional[int] = ..., states: _Optional[_Union[Tensor, _Mapping]] = ..., actions: _Optional[_Union[Tensor, _Mapping]] = ..., targets: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Query(_message.Message):
-    __slots__ = ("states", "cohort", "keys")
+    __slots__ = ("states", "cohort", "keys", "act")
     STATES_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    ACT_FIELD_NUMBER: _ClassVar[int]
     states: Tensor
     cohort: _containers.RepeatedScalarFieldContainer[str]
     keys: _containers.RepeatedCompositeFieldContainer[MaskingKey]
-    def __init__(self, states: _Optional[_Union[Tensor, _Mapping]] = ..., cohort: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[_Union[MaskingKey, _Mapping]]] = ...) -> None: ...
+    act: bool
+    def __init__(self, states: _Optional[_Union[Tensor, _Mapping]] = ..., cohort: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[_Union[MaskingKey, _Mapping]]] = ..., act: _Optional[bool] = ...) -> None: ...
 
 class Learn(_message.Message):
     __slots__ = ("phase", "env_steps", "chunk_env_steps")
@@ -232,20 +234,22 @@ class Learn(_message.Message):
     def __init__(self, phase: _Optional[int] = ..., env_steps: _Optional[int] = ..., chunk_env_steps: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("id", "applied_improvements", "skipped_improvements", "values", "phase", "phase_env_steps")
+    __slots__ = ("id", "applied_improvements", "skipped_improvements", "values", "phase", "phase_env_steps", "actions")
     ID_FIELD_NUMBER: _ClassVar[int]
     APPLIED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_IMPROVEMENTS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     PHASE_ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
     id: OrderId
     applied_improvements: int
     skipped_improvements: int
     values: Tensor
     phase: int
     phase_env_steps: int
-    def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., applied_improvements: _Optional[int] = ..., skipped_improvements: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., phase: _Optional[int] = ..., phase_env_steps: _Optional[int] = ...) -> None: ...
+    actions: Tensor
+    def __init__(self, id: _Optional[_Union[OrderId, _Mapping]] = ..., applied_improvements: _Optional[int] = ..., skipped_improvements: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., phase: _Optional[int] = ..., phase_env_steps: _Optional[int] = ..., actions: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("id", "cause", "detail", "left")

@@ -72,7 +72,7 @@ def gather_on_ray(
         versions=cluster.versions,
         on_self_learned=on_self_learned,
     )
-    cohort.query(states)  # reports a wrong answer before any work
+    cohort.act_each([states] * len(settings.agents))  # reports a wrong answer before any work
     return cohort
 
 

@@ -18,7 +18,7 @@ from fedhql.storage.records import CONSENSUS
 
 
 class MemberEvaluations:
-    """Plays greedy episodes with the members' answers. To them these are ordinary queries."""
+    """Plays greedy episodes with the members' answers: values, and how their agents act."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class MemberEvaluations:
         batch = build_batch(self._settings, seeds_PE.size)
         try:
             return evaluate(
-                self._cohort.query_each,
+                self._cohort.act_each,
                 batch,
                 seeds_PE,
                 discount=self._settings.environment.discount,

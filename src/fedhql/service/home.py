@@ -19,7 +19,7 @@ from fedhql.settings.served import ServedSettings
 from fedhql.storage.files import write_atomically
 
 JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
-BYTES_OF_AN_ACTION_AND_A_TARGET = 12
+BYTES_OF_AN_ACTION, BYTES_OF_A_TARGET = 8, 4
 MASKED_BYTES = 16  # per value: the value and its square
 ROOM_BYTES = 1024  # for names, numbers and shapes
 
@@ -82,15 +82,17 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     state_bytes = math.prod(task.state_shape) * np.dtype(task.state_dtype).itemsize
     federation, service = settings.federation, settings.service
     # In an evaluation, a member is asked for its own episodes and those of the consensus policy.
-    asked = max(federation.query_batch, 2 * settings.evaluation.episodes)
+    evaluated = 2 * settings.evaluation.episodes
+    asked = max(federation.query_batch, evaluated)
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
     question = asked * state_bytes + ROOM_BYTES
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
     if federation.secure_aggregation:
         of_a_value, with_keys = MASKED_BYTES, " with all members' keys"
         question += len(service.members) * MOST_KEY_BYTES
-    to_member = question + improved * (state_bytes + BYTES_OF_AN_ACTION_AND_A_TARGET)
-    from_member = asked * task.actions * of_a_value
+    to_member = question + improved * (state_bytes + BYTES_OF_AN_ACTION + BYTES_OF_A_TARGET)
+    of_a_state = task.actions * of_a_value
+    from_member = max(asked * of_a_state, evaluated * (of_a_state + BYTES_OF_AN_ACTION))
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     if max(asked, improved) > service.most_states:
         raise SettingsError(

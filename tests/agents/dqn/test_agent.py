@@ -113,7 +113,9 @@ def test_q_values_are_those_of_the_network() -> None:
 def test_an_exported_policy_gives_the_same_values(tmp_path: Path) -> None:
     learner = agent(activation="tanh", hidden=(4, 3))
     learner.export(tmp_path)
-    np.testing.assert_array_equal(load_policy(tmp_path, BOX)(STATES), learner.q_values(STATES))
+    loaded = load_policy(tmp_path, BOX)(STATES)
+    np.testing.assert_array_equal(loaded.values, learner.q_values(STATES))
+    np.testing.assert_array_equal(loaded.actions, learner.q_values(STATES).argmax(axis=1))
 
 
 def test_improvement_on_any_batch_size_equals_pytorchs() -> None:

@@ -15,7 +15,7 @@ from fedhql.agents.dqn.learner import Learner, new_learner, train
 from fedhql.agents.dqn.network import Network, embed, extract, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.optimisers import Optimiser, optimisers_of
-from fedhql.agents.kinds import DqnSettings
+from fedhql.agents.kind_settings import DqnSettings
 from fedhql.errors import AgentRefused
 from tests.agents.dqn.test_learner import DISCOUNT, RELU, TANH, batches, learner_of, numbers
 from tests.agents.dqn.torch_reference import put, sb3_dqn, sb3_train, weights

@@ -17,7 +17,7 @@ from fedhql.agents.dqn.learner import Learner, improve, new_learner
 from fedhql.agents.dqn.network import Network, embed, padded
 from fedhql.agents.dqn.numbers import Numbers, numbers_of
 from fedhql.agents.dqn.revival import Revival, new_revival, remember_asked, revive
-from fedhql.agents.torch_revival import UnitRevival
+from fedhql.agents.sb3.unit_revival import UnitRevival
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
 from tests.agents.dqn.torch_reference import Floats, put, torch_module, weights

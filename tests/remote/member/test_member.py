@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import pytest
 
 from fedhql.errors import MemberRefused
 from fedhql.remote.member.member import Member
-from fedhql.remote.wire import join_handler, pack, pack_improvement
+from fedhql.remote.wire import join_handler, pack, pack_improvement, unpack
 from fedhql.remote.wire_pb2 import (
     FromMember,
     FromServer,
@@ -126,6 +127,44 @@ def test_a_repeated_improvement_is_applied_once(tmp_path: Path) -> None:
 
     run(tmp_path, script)
     assert told(tmp_path) == fingerprints([first, second, third, fourth])
+
+
+class SelfWilled(Recorder):
+    """Acts by a rule of its own."""
+
+    def act(self, states: Any) -> Any:
+        return states % 4
+
+
+@pytest.mark.parametrize(
+    ("agent", "act", "said"),
+    [(SelfWilled(0), True, [0, 1, 2]), (SelfWilled(0), False, None), (Recorder(0), True, None)],
+)
+def test_a_member_says_how_it_acts_if_it_is_asked_and_its_agent_has_a_rule(
+    agent: Recorder, act: bool, said: list[int] | None, tmp_path: Path
+) -> None:
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome()
+        report = await stream.report(query=Query(states=pack(STATES), act=act))
+        assert unpack(report.values).shape == (3, 4)
+        assert (unpack(report.actions).tolist() if report.HasField("actions") else None) == said
+        await stream.dismiss()
+
+    run(tmp_path, script, agent=agent)
+
+
+def test_a_member_that_masks_its_values_does_not_say_how_it_acts(tmp_path: Path) -> None:
+    agent = SelfWilled(0)
+    member = Member("ann", "", tmp_path, lambda task: agent, credentials=None,
+                    rng=Hasty(0), clock=time.monotonic, secure_aggregation=True)  # fmt: skip
+    member._agent.begin(Welcome(federation="f", task=TASK, most_states=8))
+    order = Order(query=Query(states=pack(STATES), act=True))
+    assert member._answer(order).HasField("actions")
+    masking: Any = SimpleNamespace(answer=lambda order, values: pack(values))
+    member._masking = masking
+    report = member._answer(order)
+    assert report.HasField("values")
+    assert not report.HasField("actions")
 
 
 def test_improvements_that_are_no_longer_kept_are_skipped_and_counted(

@@ -58,7 +58,10 @@ class Rig:
         await cohort._finish_step(server_env_steps, {})
 
     def ask(self, *names: str, quorum: int = 1) -> "asyncio.Task[dict[str, Any]]":
-        return asyncio.create_task(ask(self.roster, dict.fromkeys(names, STATES), quorum))
+        async def answers() -> dict[str, Any]:
+            return (await ask(self.roster, dict.fromkeys(names, STATES), quorum)).answers
+
+        return asyncio.create_task(answers())
 
 
 def run(path: Path, test: Any, **settings: Any) -> None:
@@ -219,6 +222,47 @@ def test_three_unusable_answers_in_a_row_lead_to_quarantine(kind: str, path: Pat
     run(path, after_a_restart)
 
 
+@pytest.mark.parametrize("act", [True, False])
+def test_a_member_says_how_it_acts_only_if_it_is_asked(act: bool, path: Path) -> None:
+    """A member of an older version does not know the question and sends values only."""
+
+    async def test(rig: Rig) -> None:
+        acting, older = rig.connect("acting"), rig.connect("older")
+        query = asyncio.create_task(
+            ask(rig.roster, dict.fromkeys(("acting", "older"), STATES), act=act)
+        )
+        await asyncio.sleep(0)
+        report = answer(acting)
+        report.actions.CopyFrom(pack(np.array([2, 0])))
+        rig.roster.report(acting, report)
+        rig.roster.report(older, answer(older))
+        exchange = await query
+        assert exchange.answers.keys() == {"acting", "older"}
+        said = {name: actions.tolist() for name, actions in exchange.actions.items()}
+        assert said == ({"acting": [2, 0]} if act else {})
+
+    run(path, test)
+
+
+@pytest.mark.parametrize(
+    "actions", [np.array([0, ACTIONS]), np.array([-1, 0]), np.zeros(3, dtype=int), np.zeros(2)]
+)
+def test_actions_that_are_not_allowed_are_refused(actions: Any, path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        bad = rig.connect("bad")
+        query = asyncio.create_task(ask(rig.roster, {"bad": STATES}, 0, act=True))
+        await asyncio.sleep(0)
+        (order,) = orders(bad)
+        assert order.query.act
+        report = Report(id=order.id, values=pack(np.asarray(GOOD)), actions=pack(actions))
+        rig.roster.report(bad, report)
+        exchange = await query
+        assert (exchange.answers, exchange.actions) == ({}, {})
+        assert rig.roster.members["bad"].refused_answers == 1
+
+    run(path, test)
+
+
 async def reporting(rig: Rig, session: Session) -> None:
     await asyncio.sleep(0)
     rig.roster.report(session, answer(session))
@@ -360,7 +404,7 @@ def test_a_lower_quorum_frees_a_query_that_waits(path: Path) -> None:
         rig.roster.change(rig.roster.settings.model_copy(update={"quorum": 1}))
         await asyncio.sleep(0.01)
         rig.roster.report(ann, answer(ann))
-        assert set(await query) == {"ann"}
+        assert set((await query).answers) == {"ann"}
 
     run(path, test, quorum=2)
 

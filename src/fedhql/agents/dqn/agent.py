@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
 
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.dqn.checkpoint import load_arrays, save_arrays
 from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnChoices, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
@@ -161,9 +162,9 @@ def export_policy(directory: Path, network: Network, parameters_P: Any) -> None:
     write_network(directory, network.unpack(np.asarray(parameters_P)), network.activation)
 
 
-def load_policy(directory: Path, space: Space[Any]) -> Callable[[States], Values]:
-    """Return q_values of an exported agent: states (B, *obs) -> (B, A)."""
-    return load_network(directory, first_observation(space))
+def load_policy(directory: Path, space: Space[Any]) -> PolicyFunction:
+    """Return the policy of an exported agent."""
+    return greedily(load_network(directory, first_observation(space)))
 
 
 _improve: Callable[..., Learner] = jax.jit(

@@ -14,9 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Exportable, Values
+from fedhql.contract import (
+    Actions,
+    BlackBoxAgent,
+    Checkpointable,
+    Closable,
+    Exportable,
+    States,
+    Values,
+)
 from fedhql.errors import MemberStopped
-from fedhql.federation.cohort import checked_answer
+from fedhql.federation.cohort import actions_of, greedy_answer_of, values_of
 from fedhql.remote.wire import WireError, fingerprint, unpack
 from fedhql.remote.wire_pb2 import Improvement, Learn, Order, Report, Task, Tensor, Welcome
 from fedhql.storage.checkpoints import Checkpoints
@@ -96,7 +104,7 @@ class KeptAgent:
         if latest is not None and isinstance(agent, Checkpointable):
             agent.restore(latest)
         states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
-        checked_answer(self._name, agent.q_values(states), 1, task.actions)
+        greedy_answer_of(self._name, agent, states, task.actions)
         self._agent, self._can_be_saved = agent, isinstance(agent, Checkpointable)
         self._begun = True
         if latest is None:  # so that a restart continues from here
@@ -132,8 +140,8 @@ class KeptAgent:
     def _improve(self, improvement: Improvement) -> None:
         assert self._agent is not None
         task = self._welcome.task
-        B = self._require_batch(improvement.states.shape)
-        states = unpack(improvement.states, dtype=task.state_dtype, shape=(B, *task.state_shape))
+        states = self._states(improvement.states)
+        B = len(states)
         actions = unpack(improvement.actions, dtype="int64", shape=(B,))
         targets = unpack(improvement.targets, dtype="float32", shape=(B,))
         if not np.isfinite(targets).all() or not ((actions >= 0) & (actions < task.actions)).all():
@@ -144,10 +152,18 @@ class KeptAgent:
 
     def q_values(self, packed_states: Tensor) -> Values:
         assert self._agent is not None
-        task = self._welcome.task
-        B = self._require_batch(packed_states.shape)
-        states = unpack(packed_states, dtype=task.state_dtype, shape=(B, *task.state_shape))
-        return checked_answer(self._name, self._agent.q_values(states), B, task.actions)
+        states = self._states(packed_states)
+        return values_of(self._name, self._agent, states, self._welcome.task.actions)
+
+    def act(self, packed_states: Tensor) -> Actions | None:
+        """Return how the agent acts, or None if it acts greedily in its values."""
+        assert self._agent is not None
+        states = self._states(packed_states)
+        return actions_of(self._name, self._agent, states, self._welcome.task.actions)
+
+    def _states(self, packed: Tensor) -> States:
+        task, B = self._welcome.task, self._require_batch(packed.shape)
+        return unpack(packed, dtype=task.state_dtype, shape=(B, *task.state_shape))
 
     def learn(self, learn: Learn) -> Report:
         """Learn one chunk of the phase, unless it is done. Return a report without its id."""

@@ -285,9 +285,11 @@ class Member:
 
     def _answer(self, order: Order) -> Report:
         values = self._agent.q_values(order.query.states)
-        masking = self._masking
-        tensor = pack(values) if masking is None else masking.answer(order, values)
-        return Report(id=order.id, values=tensor)
+        if self._masking is not None:  # actions would show the server what masks hide
+            return Report(id=order.id, values=self._masking.answer(order, values))
+        actions = self._agent.act(order.query.states) if order.query.act else None
+        sent = None if actions is None else pack(actions)
+        return Report(id=order.id, values=pack(values), actions=sent)
 
     async def _learn_a_chunk(self, stream: Any, order: Order) -> Order | None:
         """Learn one chunk and report it. Return the order, or None if the phase is done."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhql.contract import Actions
 from fedhql.remote.wire import WireError, unpack
-from fedhql.remote.wire_pb2 import Cause, MaskingKey, Tensor
+from fedhql.remote.wire_pb2 import Cause, MaskingKey, Report, Tensor
 
 
 class TooFew(Exception):
@@ -24,11 +25,14 @@ class Exchange:
     quorum: int
     waiting: set[str]  # members that have not answered
     cohort: Sequence[MaskingKey] = ()  # the keys whose masks cancel; secure aggregation only
+    act: bool = False  # ask how agents act, too
     answers: dict[str, NDArray[Any]] = field(default_factory=dict)
+    actions: dict[str, Actions] = field(default_factory=dict)  # of members that sent them
 
-    def take(self, name: str, tensor: Tensor, *, action_count: int, bound: float) -> None:
+    def take(self, name: str, report: Report, *, action_count: int, bound: float) -> None:
         """Store the first answer of a member; raise WireError if it cannot be used."""
         self.waiting.discard(name)
+        tensor = report.values
         rows = len(self.states[name])
         if self.cohort:  # the answer is masked, so its values cannot be checked
             words = 2 * rows * action_count + 1
@@ -41,6 +45,11 @@ class Exchange:
                 f"a value of {largest:g}; allowed: finite ones up to {bound:g} in size",
                 Cause.ANSWER_VALUE,
             )
+        if self.act and report.HasField("actions"):
+            actions = _array(report.actions, "int64", (rows,))
+            if not ((actions >= 0) & (actions < action_count)).all():
+                raise WireError(f"an action outside 0 to {action_count - 1}", Cause.ANSWER_VALUE)
+            self.actions[name] = actions
         self.answers[name] = values
 
     def is_settled(self, still_asked: bool) -> bool:

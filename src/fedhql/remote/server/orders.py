@@ -75,6 +75,7 @@ class Orders:
     def _question(self, session: Session, exchange: Exchange) -> FromServer:
         order, _ = self._with_improvements(session, exchange.number)
         order.query.states.CopyFrom(pack(exchange.states[session.name]))
+        order.query.act = exchange.act
         order.query.cohort.extend(key.name for key in exchange.cohort)
         order.query.keys.extend(session.unmet(exchange.cohort))
         return FromServer(order=order)

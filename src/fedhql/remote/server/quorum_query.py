@@ -5,27 +5,31 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedhql.contract import Values
-from fedhql.remote.server.exchange import TooFew
+from fedhql.remote.server.exchange import Exchange, TooFew
 from fedhql.remote.server.roster import Roster
 
 
 async def ask(
-    roster: Roster, states: Mapping[str, NDArray[Any]], quorum: int | None = None
-) -> dict[str, Values]:
-    """Return the values of each member that gave a usable answer in time.
+    roster: Roster,
+    states: Mapping[str, NDArray[Any]],
+    quorum: int | None = None,
+    *,
+    act: bool = False,
+) -> Exchange:
+    """Return the exchange with the values of each member that gave a usable answer in time.
 
     `states` holds the states for each member. The query repeats under a new identity until
-    `quorum` members have answered; None stands for the setting, which may change meanwhile. Raise
-    TooFew if another round could go on with other members.
+    `quorum` members have answered; None stands for the setting, which may change meanwhile. With
+    `act`, members also say how their agents act. Raise TooFew if another round could go on with
+    other members.
     """
     assert roster.secure_value_bound is None  # secure aggregation needs `ask_for_sum`
     while True:
         await wait_for_quorum(roster, states, quorum)
-        exchange = await roster.hold(states, needed(roster, quorum))
+        exchange = await roster.hold(states, needed(roster, quorum), act=act)
         answers = len(exchange.answers)
         if answers >= needed(roster, quorum):
-            return exchange.answers
+            return exchange
         roster.tell(
             f"only {answers} usable answers, but {needed(roster, quorum)} are needed; asking again",
             level="warning",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedhql.acting import GreedyAnswer, greedy_in
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
 from fedhql.federation import Answers, PooledAnswers
@@ -26,7 +27,7 @@ class RemoteCohort:
     def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop, action_count: int) -> None:
         self._roster, self._loop, self._action_count = roster, loop, action_count
         self.names: tuple[str, ...] = ()
-        self.silent: set[str] = set()  # members that missed a `query_each` since `enlist`
+        self.silent: set[str] = set()  # members that missed an `act_each` since `enlist`
         self._improvement: Improvement | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -62,7 +63,7 @@ class RemoteCohort:
             query = ask_for_sum(roster, self.names, states)
             pooled, answered = self.call(query)
             return PooledAnswers(pooled, *self._split_by_answer(answered))
-        answers = self.call(ask(roster, dict.fromkeys(self.names, states)))
+        answers = self.call(ask(roster, dict.fromkeys(self.names, states))).answers
         members, refused = self._split_by_answer(answers)
         # float64, as in `usable_answers` of an in-process cohort.
         q_NBA = np.array([answers[self.names[n]] for n in members], dtype=np.float64)
@@ -78,21 +79,34 @@ class RemoteCohort:
         return members, {n: "no usable answer in time" for n in here if n not in members}
 
     def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """Ask each member about its own states; return NaN for members that do not answer.
+        return [answer.values for answer in self.act_each(states)]
 
-        Those members join `silent` and are not asked again until the next `enlist`.
+    def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
+        """Ask each member about its own states; values are NaN for members that do not answer.
+
+        Those members join `silent` and are not asked again until the next `enlist`. A member that
+        sends no actions acts greedily in its values.
         """
         asked = {
             name: of_member
             for name, of_member in zip(self.names, states, strict=True)
             if len(of_member) and name not in self.silent
         }
-        answers = self.call(ask(self._roster, asked, 0)) if asked else {}
+        answers: dict[str, GreedyAnswer] = {}
+        if asked:
+            exchange = self.call(ask(self._roster, asked, 0, act=True))
+            for name, values in exchange.answers.items():
+                actions = exchange.actions.get(name)
+                greedy = greedy_in(values)
+                answers[name] = greedy if actions is None else GreedyAnswer(values, actions)
         self.silent |= asked.keys() - answers.keys()
         return [
-            answers.get(name, np.full((len(s), self._action_count), np.nan, dtype=np.float32))
-            for name, s in zip(self.names, states, strict=True)
+            answers.get(name) or self._no_answer(len(of_member))
+            for name, of_member in zip(self.names, states, strict=True)
         ]
+
+    def _no_answer(self, B: int) -> GreedyAnswer:
+        return greedy_in(np.full((B, self._action_count), np.nan, dtype=np.float32))
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """Prepare an improvement. `finish_step` writes it; the next orders broadcast it.

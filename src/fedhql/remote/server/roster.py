@@ -187,9 +187,14 @@ class Roster(Membership):
         states: Mapping[str, NDArray[Any]],
         quorum: int,
         cohort: Sequence[MaskingKey] = (),
+        *,
+        act: bool = False,
     ) -> Exchange:
-        """Send the questions of one exchange, wait for the answers, and return the exchange."""
-        exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort)
+        """Send the questions of one exchange, wait for the answers, and return the exchange.
+
+        With `act`, members also say how their agents act.
+        """
+        exchange = Exchange(self._orders.next_number(), states, quorum, set(states), cohort, act)
         self._exchange, begun = exchange, self._clock()
         ready = [self.sessions[name] for name in self._askable(exchange)]
         self._ask([session for session in ready if not session.asked], exchange)
@@ -343,7 +348,7 @@ class Roster(Membership):
             return  # a repeated answer
         bound = self.settings.value_bound
         try:
-            exchange.take(member.name, report.values, action_count=self._action_count, bound=bound)
+            exchange.take(member.name, report, action_count=self._action_count, bound=bound)
         except WireError as error:
             self._refuse_answer(session, member, report, error)
             return

@@ -1,9 +1,5 @@
-"""stable-baselines3's DQN as a black box: exact steps, private streams, bitwise resume."""
+"""What is special in stable-baselines3's DQN as a black box."""
 
-import random
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +8,11 @@ import pytest
 import torch
 from stable_baselines3 import DQN
 
-from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.dqn.config import REMEMBERED_BROADCASTS
-from fedhql.agents.kinds import Sb3DqnSettings
-from fedhql.agents.sb3 import Sb3DqnAgent
+from fedhql.agents.sb3.replay_agent import ReplayAgent
 from fedhql.environments.make import make_environment
 from fedhql.errors import AgentRefused
-
-STATES = np.random.default_rng(0).uniform(-1, 1, (64, 4)).astype(np.float32)
-IMPROVED_ACTIONS, TARGETS = np.arange(64) % 2, np.linspace(0, 1, 64, dtype=np.float32)
+from tests.agents.sb3.quick import IMPROVED_ACTIONS, STATES, TARGETS, quick_agent
 
 
 @pytest.fixture(autouse=True)
@@ -28,31 +20,10 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def agent(seed: int = 0, env_id: str = "CartPole-v1", **settings: Any) -> Sb3DqnAgent:
-    quick = {"learning_starts": 50, "buffer_size": 5_000, "target_update_interval": 100}
-    return Sb3DqnAgent(
-        Sb3DqnSettings(**(quick | {"hidden": (16,)} | settings)),
-        make_environment(env_id),
-        discount=0.99,
-        budget_env_steps=10_000,
-        phase_env_steps=200,
-        seed=seed,
-    )
-
-
-def test_the_agent_satisfies_the_black_box_contract() -> None:
-    for protocol in (BlackBoxAgent, Checkpointable, Exportable, Diagnosable):
-        assert isinstance(agent(), protocol)
-
-
-def test_it_takes_exactly_the_steps_asked_for_however_they_are_divided() -> None:
-    whole, chunked = agent(), agent()
-    whole.self_learn(403)
-    for env_steps in (1, 2, 150, 250):
-        chunked.self_learn(env_steps)
-    assert whole.diagnostics()["time/total_timesteps"] == 403
-    assert whole.diagnostics() == chunked.diagnostics()
-    np.testing.assert_array_equal(whole.q_values(STATES), chunked.q_values(STATES))
+def agent(seed: int = 0, **settings: Any) -> ReplayAgent:
+    learner = quick_agent("sb3-dqn", seed, **settings)
+    assert isinstance(learner, ReplayAgent)
+    return learner
 
 
 def test_it_learns_as_stable_baselines3_itself_does() -> None:
@@ -84,57 +55,6 @@ def test_it_learns_as_stable_baselines3_itself_does() -> None:
     np.testing.assert_array_equal(ours.q_values(STATES), expected)
 
 
-def test_agents_in_one_process_equal_agents_in_separate_processes() -> None:
-    together = [agent(seed=1), agent(seed=2, activation="tanh")]
-    for _ in range(3):
-        for one in together:
-            one.self_learn(70)
-        for one in together:
-            one.improve(STATES, IMPROVED_ACTIONS, TARGETS)
-    script = (
-        "import sys; sys.path.insert(0, '.'); import torch; torch.set_num_threads(1)\n"
-        "from tests.agents.test_sb3 import IMPROVED_ACTIONS, STATES, TARGETS, agent\n"
-        "one = agent(seed=2, activation='tanh')\n"
-        "for _ in range(3):\n"
-        "    one.self_learn(70); one.improve(STATES, IMPROVED_ACTIONS, TARGETS)\n"
-        "sys.stdout.buffer.write(one.q_values(STATES).tobytes())"
-    )
-    alone = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
-    assert alone == together[1].q_values(STATES).tobytes()
-
-
-def test_learning_does_not_change_the_global_generators() -> None:
-    def draws() -> tuple[float, float, float]:
-        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
-
-    def seed_all() -> None:
-        random.seed(3)
-        np.random.seed(3)  # noqa: NPY002
-        torch.manual_seed(3)
-
-    seed_all()
-    expected = draws()
-    seed_all()
-    agent().self_learn(100)
-    assert draws() == expected
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
-def test_a_restored_agent_continues_bit_for_bit(env_id: str, tmp_path: Path) -> None:
-    original, restored = agent(1, env_id), agent(2, env_id)
-    states = np.stack([original._env.observation_space.sample() for _ in range(32)])
-    actions, targets = np.arange(32) % 2, np.linspace(0, 1, 32, dtype=np.float32)
-    original.self_learn(151)
-    original.improve(states, actions, targets)
-    original.save(tmp_path)
-    restored.restore(tmp_path)
-    for one in (original, restored):
-        one.self_learn(333)
-        one.improve(states, actions, targets)
-    np.testing.assert_array_equal(restored.q_values(states), original.q_values(states))
-    assert restored.diagnostics() == original.diagnostics()
-
-
 def test_a_full_replay_buffer_is_restored(tmp_path: Path) -> None:
     original, restored = agent(1, buffer_size=100), agent(2, buffer_size=100)
     original.self_learn(250)
@@ -143,18 +63,6 @@ def test_a_full_replay_buffer_is_restored(tmp_path: Path) -> None:
     original.self_learn(60)
     restored.self_learn(60)
     np.testing.assert_array_equal(restored.q_values(STATES), original.q_values(STATES))
-
-
-def test_improvement_regresses_at_the_chosen_actions() -> None:
-    learner = agent(improvement_steps=500, improvement_learning_rate=1e-2)
-    actions = np.arange(len(STATES)) % 2
-    targets = np.where(actions == 0, 2.0, -1.0).astype(np.float32)
-    before = learner.q_values(STATES)
-    learner.improve(STATES, actions, targets)
-    after = learner.q_values(STATES)
-    rows = np.arange(len(STATES))
-    assert np.abs(after[rows, actions] - targets).mean() < 0.1
-    assert np.abs(before[rows, actions] - targets).mean() > 0.5
 
 
 @pytest.mark.parametrize(("unit", "scale"), [(8.0, 1), (1.0, 4), (0.1, 10)])
@@ -177,7 +85,7 @@ def test_silent_units_are_revived_at_the_first_improvement_since_self_learning(
     learner = agent(1, learning_starts=1000, **chosen)
 
     def first_layer() -> torch.nn.Linear:
-        layer = learner._q_net.q_net[0]
+        layer = learner._online.q_net[0]
         assert isinstance(layer, torch.nn.Linear)
         return layer
 
@@ -255,6 +163,11 @@ def test_warm_up_says_how_it_acts_before_learning_starts(warm_up: str) -> None:
     assert learner.diagnostics()["train/n_updates"] == 0
 
 
+def test_a_policy_that_does_not_match_the_observations_is_refused() -> None:
+    with pytest.raises(AgentRefused, match="stable-baselines3 refuses"):
+        agent(policy="CnnPolicy")
+
+
 def test_network_activation_and_optimiser_follow_the_settings() -> None:
     learner = agent(
         hidden=(8, 8, 8),
@@ -262,41 +175,12 @@ def test_network_activation_and_optimiser_follow_the_settings() -> None:
         optimizer="SGD",
         optimizer_kwargs={"momentum": 0.9},
     )
-    layers = [type(layer).__name__ for layer in learner._q_net.q_net]
+    layers = [type(layer).__name__ for layer in learner._online.q_net]
     assert layers == ["Linear", "SiLU"] * 3 + ["Linear"]
     optimizer = learner._model.policy.optimizer
     assert isinstance(optimizer, torch.optim.SGD)
     assert optimizer.defaults["momentum"] == 0.9
     assert isinstance(learner._improver, torch.optim.Adam)
-
-
-def test_it_learns_from_discrete_observations() -> None:
-    learner = agent(env_id="FrozenLake-v1")
-    learner.self_learn(100)
-    assert learner.q_values(np.arange(16)).shape == (16, 4)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"policy": "CnnPolicy"},
-        {"optimizer_kwargs": {"momentum": 0.9}},  # Adam has no momentum keyword
-        {"device": "abacus"},
-    ],
-)
-def test_settings_that_stable_baselines3_refuses_raise_agent_refused(settings: Any) -> None:
-    with pytest.raises(AgentRefused, match="stable-baselines3 refuses"):
-        agent(**settings)
-
-
-def test_it_leaves_no_temporary_directories(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    learner = agent()
-    learner.self_learn(60)
-    learner.self_learn(60)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_stable_baselines3_loads_the_exported_model(tmp_path: Path) -> None:
@@ -313,7 +197,7 @@ def test_silent_units_are_those_that_are_zero_at_the_last_states() -> None:
     learner = agent(hidden=(16, 8))
     learner.self_learn(300)
     assert 0 <= learner.diagnostics()["train/silent_units"] < 1
-    layers: Any = learner._q_net.q_net
+    layers: Any = learner._online.q_net
     with torch.no_grad():
         layers[0].bias.fill_(-1e6)
         layers[2].bias.fill_(1e6)
