@@ -180,6 +180,13 @@ def test_a_partial_run_answers_with_the_lambdas_and_the_share_that_it_has(
     assert {"at 60%" in name for name in names} == {whole}
 
 
+def test_one_lambda_says_nothing_about_how_much_lambda_matters() -> None:
+    alone = only(lambda arm: arm in ("fedhql", "independent"), LUNARLANDER_5)
+    found = check_claims([alone], rng(), partial=True)
+    (mine,) = (each for each in found if "λ hardly matters" in each.statement)
+    assert mine.evidence is None
+
+
 @every_statement
 def test_runs_of_something_else_are_not_held_against_it(statement: Statement) -> None:
     of = statement.experiment
@@ -192,6 +199,10 @@ def test_runs_of_something_else_are_not_held_against_it(statement: Statement) ->
     past_the_paper = the_papers(of)
     past_the_paper.settings["federation"]["broadcast"] = "all-actions"
     assert status(statement, past_the_paper) is None
+    pessimistic = the_papers(of)
+    pessimistic.settings["federation"]["pessimism"] = 1.0
+    assert status(statement, pessimistic) is None
+    assert pessimistic.label("fedhql") == "FedHQL, λ = 1, μ = 1"
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -10,7 +10,7 @@ from fedhql.results.curves import Measures, Run
 from fedhql.results.diverged import diverged_notes
 from fedhql.results.load import load_run
 from fedhql.storage.run_directory import Cell
-from tests.results.handmade import curve, run_of, settings
+from tests.results.handmade import curve, run_of, settings, write_run
 
 ARMS = {
     "independent": {0: curve([5], [10], [30], [20])},
@@ -42,6 +42,21 @@ def test_an_agent_alone_is_named_by_its_expectations() -> None:
     (note,) = diverged_notes(run)
     assert note.startswith("DQN alone: agent1 (in evaluations), agent3 (in evaluations) answered")
     assert note.endswith("is 20 with them and 30 without.")
+
+
+def test_a_run_that_did_not_measure_expectations_has_no_notes(tmp_path: Path) -> None:
+    write_run(run_of(ARMS, settings_=settings(3)), tmp_path / "old")
+    assert load_run(tmp_path / "old").measures == {}
+    assert diverged_notes(load_run(tmp_path / "old")) == []
+
+
+def test_an_attackers_refused_lies_are_no_divergence() -> None:
+    arm = "attack=nan,attackers=1"
+    run = run_of({arm: ARMS["fedhql"]}, settings_=settings(3))
+    counts = {"refused_answers": {arm: {"agent3": 9}}}
+    assert diverged_notes(replace(run, manifest=run.manifest | counts)) == []
+    counts = {"refused_answers": {arm: {"agent2": 9}}}
+    assert len(diverged_notes(replace(run, manifest=run.manifest | counts))) == 1
 
 
 def test_nobody_may_be_left() -> None:

@@ -15,6 +15,7 @@ from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[np.float64]
 PAPERS = {"rule": "mean-std", "broadcast": "chosen", "server_environments": "reset"}
+PAPERS_PESSIMISM = 0.0
 RECENT = 0.1  # the last tenth of the evaluations
 
 
@@ -131,6 +132,9 @@ class Run:
         changed = changes(clean)
         words = [federation[key] for key in PAPERS if key in federation and key not in changed]
         past = [word for word in words if word not in PAPERS.values()]
+        pessimism = federation.get("pessimism", PAPERS_PESSIMISM)
+        if pessimism != PAPERS_PESSIMISM and "pessimism" not in changed:
+            past.append(f"μ = {pessimism:g}")
         lies = [f"{attack[1]} × {attack[0]}"] if attack else []
         return ", ".join(["FedHQL", *own, *past, *lies])
 
@@ -145,7 +149,8 @@ class Run:
     def exploration(self, arm: str) -> float | None:
         """λ of an arm that is the paper's in everything else."""
         federation = self.settings["federation"]
-        past = any(federation.get(key, papers) != papers for key, papers in PAPERS.items())
+        papers = PAPERS | {"pessimism": PAPERS_PESSIMISM}
+        past = any(federation.get(key, theirs) != theirs for key, theirs in papers.items())
         if past or self.attack(arm):
             return None
         if arm == FEDHQL:
@@ -229,5 +234,7 @@ def measures(rows: Iterable[EvaluationRow], agents: int) -> dict[Cell, Measures]
         if whole:
             table_ENM = np.array(whole).reshape(-1, agents, 3)
             last = table_ENM[-max(1, round(RECENT * len(table_ENM))) :]
-            found[Cell(arm, seed)] = Measures(*last.mean(axis=0).T)
+            measured = Measures(*last.mean(axis=0).T)
+            if not np.isnan(measured.discounted_N).all():  # older runs did not measure it
+                found[Cell(arm, seed)] = measured
     return found

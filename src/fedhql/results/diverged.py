@@ -12,18 +12,22 @@ def diverged_notes(run: Run) -> list[str]:
     """Return one sentence for each arm with agents that diverged.
 
     An agent counts if the server refused an answer of it, or if it expected no finite return in
-    the last tenth of its evaluations with some seed.
+    the last tenth of its evaluations with some seed. Attackers do not count.
     """
     summary, notes = summarise(run), []
     refused: dict[str, dict[str, int]] = run.manifest.get("refused_answers", {})
+    secure = run.settings["federation"].get("secure_aggregation", False)
+    wrong = "no finite numbers" + " or beyond secure_value_bound" * secure
     for arm in run.ordered_arms:
         counts = {name: count for name, count in refused.get(arm, {}).items() if count}
-        lost = [name for name in run.agents if name in counts or name in _not_finite(run, arm)]
+        attack = run.attack(arm)
+        honest = run.agents[: len(run.agents) - (attack[1] if attack else 0)]
+        lost = [name for name in honest if name in counts or name in _not_finite(run, arm)]
         if lost:
             told = [f"{name} ({_told(counts.get(name, 0))})" for name in lost]
             notes.append(
-                f"{run.label(arm)}: {', '.join(told)} answered with values that are no finite "
-                f"numbers. {_means(summary[arm], lost)}"
+                f"{run.label(arm)}: {', '.join(told)} answered with values that are {wrong}. "
+                f"{_means(summary[arm], lost)}"
             )
     return notes
 

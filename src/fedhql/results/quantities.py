@@ -119,6 +119,8 @@ def differences_between_lambdas(share: float) -> Callable[[Held], Quantities]:
 
     def quantities(held: Held) -> Quantities:
         explorations = held.explorations(LAMBDAS)
+        if len(explorations) < 2:
+            raise Missing  # one λ cannot differ from itself
         scores = [held.scores(share, exploration) for exploration in explorations]
         seeds = sorted(set.intersection(*(set(each) for each in scores)))
         if not seeds:
@@ -144,7 +146,7 @@ def each_agents_probability(held: Held) -> str:
     arm = held.arm(1.0)
     own, whole = (sample_efficiency(held.run, arm, server_share=share) for share in (False, True))
     told = [
-        f"{row.agent.replace('agent', 'Agent')} {p.mean:.2f} [{p.low:.2f}, {p.high:.2f}]"
+        f"{row.agent.capitalize()} {p.mean:.2f} [{p.low:.2f}, {p.high:.2f}]"
         for row in own
         for p in [row.probability_of_less()]
     ]

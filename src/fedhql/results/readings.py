@@ -68,7 +68,8 @@ def readings_tables(verdicts: Verdicts) -> list[Table]:
         "seeds is outside a statement's range, in units of the task's scale (CartPole 500, "
         "LunarLander 300, shares of agents 1); 0 where it is inside. Left: the mean over the "
         "experiments that were run. Statements about every λ are judged by the λ that were run, "
-        "and those about more of the budget than was run at the end of the run."
+        "and those about more of the budget than was run at the end of the run. There, an agent "
+        "that is said never to learn has had less time to do so."
     )
     header = ("reading", "distance", *experiments, "met, undecided, not met")
     return [
