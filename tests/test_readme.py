@@ -24,6 +24,8 @@ def test_the_example_agent_of_the_readme_runs(tmp_path: Path) -> None:
     file = write_file(tmp_path, text + '[[agents]]\nkind = "linear:LinearAgent"\n' * 2)
     output = succeed("run", file, "--out", "run", cwd=tmp_path)
     assert "agent2" in output
+    checked = succeed("check", "linear:LinearAgent", "--env", "CartPole-v1", cwd=tmp_path)
+    assert "FAILED" not in checked
 
 
 def test_the_settings_files_of_the_readme_are_valid() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.agents.kinds import backbones
-from fedhql.cli import certificates, network, policies, status, studies
+from fedhql.cli import certificates, check, network, policies, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
     LOCAL,
@@ -242,6 +242,7 @@ app.command()(studies.suite)
 app.command()(studies.report)
 app.command()(studies.compare)
 app.command()(studies.archive)
+app.command()(check.check)
 app.command()(policies.export)
 app.command()(policies.play)
 app.command()(network.serve)

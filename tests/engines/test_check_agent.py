@@ -1,0 +1,147 @@
+"""`fedhql check` finds what is wrong with an agent before a federation does."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fedhql.engines.check_agent import Finding, check_agent
+from fedhql.settings.experiment import read_settings
+
+SETTINGS = """
+[environment]
+id = "CartPole-v1"
+discount = 0.99
+[budget]
+env_steps_per_agent = 100
+[[agents]]
+kind = "tests.engines.test_check_agent:{name}"
+"""
+
+
+class Good:
+    """A linear agent that learns nothing by itself, and saves its weights."""
+
+    def __init__(self, seed: int, env_id: str = "CartPole-v1") -> None:
+        self.env = gym.make(env_id)
+        self.weights = np.random.default_rng(seed).normal(size=(4, 2))
+        self.steps = 0
+
+    def self_learn(self, env_steps: int) -> None:
+        self.steps += env_steps
+        self.weights = self.weights * 0.999**self.steps
+
+    def q_values(self, states: Any) -> Any:
+        return states @ self.weights
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        errors = targets - self.q_values(states)[np.arange(len(states)), actions]
+        for action in np.unique(actions):
+            rows = actions == action
+            self.weights[:, action] += 0.1 * states[rows].T @ errors[rows] / len(states)
+
+    def act(self, states: Any) -> Any:
+        return self.q_values(states).argmax(axis=1)
+
+    def save(self, directory: Path) -> None:
+        np.savez(directory / "weights.npz", weights=self.weights, steps=self.steps)
+
+    def restore(self, directory: Path) -> None:
+        with np.load(directory / "weights.npz") as saved:
+            self.weights, self.steps = saved["weights"], int(saved["steps"])
+
+    def export(self, directory: Path) -> None:
+        self.save(directory)
+
+
+class Forgetful(Good):
+    def restore(self, directory: Path) -> None:
+        super().restore(directory)
+        self.steps = 0
+
+
+class Elsewhere(Good):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, "MountainCar-v0")
+
+
+class Narrow(Good):
+    def q_values(self, states: Any) -> Any:
+        return super().q_values(states)[:, :1]
+
+
+class Diverged(Good):
+    def q_values(self, states: Any) -> Any:
+        return super().q_values(states) * np.nan
+
+
+class Noisy(Good):
+    def q_values(self, states: Any) -> Any:
+        self.weights = self.weights + 0.01
+        return super().q_values(states)
+
+
+class Normalising(Good):
+    def q_values(self, states: Any) -> Any:
+        return super().q_values(states - states.mean(axis=0))
+
+
+class Stubborn(Good):
+    def improve(self, states: Any, actions: Any, targets: Any) -> None: ...
+
+
+class Wild(Good):
+    def act(self, states: Any) -> Any:
+        return np.full(len(states), 2)
+
+
+class Bare:
+    """Only the three methods."""
+
+    def __init__(self, seed: int) -> None:
+        good = Good(seed)
+        self.self_learn, self.q_values, self.improve = good.self_learn, good.q_values, good.improve
+
+
+def findings(name: str) -> list[Finding]:
+    clock = iter(range(1_000))
+    return list(check_agent(read_settings(SETTINGS.format(name=name)), 10, lambda: next(clock)))
+
+
+def test_a_good_agent_passes_every_check() -> None:
+    found = findings("Good")
+    assert [each.passed for each in found] == [True] * 10
+    speed = next(each.detail for each in found if each.what == "self_learn")
+    assert speed == "10 env steps, 10 a second"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("Forgetful", "save and restore"),
+        ("Elsewhere", "environment"),
+        ("Narrow", "q_values: shape"),
+        ("Diverged", "q_values: shape"),
+        ("Noisy", "q_values: the same answer twice"),
+        ("Normalising", "q_values: one state at a time"),
+        ("Stubborn", "improve"),
+        ("Wild", "act"),
+    ],
+)
+def test_a_wrong_agent_fails_the_check_of_what_is_wrong(name: str, what: str) -> None:
+    failed = [each.what for each in findings(name) if each.passed is False]
+    assert failed
+    assert failed[0].startswith(what)
+
+
+def test_what_an_agent_need_not_have_is_not_judged() -> None:
+    found = {each.what.partition(":")[0]: each.passed for each in findings("Bare")}
+    assert {what for what, passed in found.items() if passed is None} == {
+        "environment",
+        "save and restore",
+        "export",
+    }
+    assert "act" not in found
+    assert False not in found.values()
