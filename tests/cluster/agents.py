@@ -7,6 +7,7 @@ import ray
 
 from fedhql.agents.kind_settings import TabularSettings
 from fedhql.agents.tabular import TabularAgent
+from fedhql.contract import Actions, States
 from fedhql.environments.make import make_environment
 
 PAUSE_SECONDS = 0.2
@@ -32,6 +33,13 @@ class Sited(Unhurried):
 
     def save(self, directory: Path) -> None:
         (directory / "node").write_text(ray.get_runtime_context().get_node_id())
+
+
+class SelfWilled(Unhurried):
+    """Acts by a rule of its own."""
+
+    def act(self, states: States) -> Actions:
+        return states % 3
 
 
 class Broken(Unhurried):

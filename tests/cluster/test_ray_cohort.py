@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -16,8 +16,9 @@ from fedhql.cluster import ray_cohort as cohort
 from fedhql.cluster.ray_cohort import RayCohort
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
+from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentsLost
-from tests.cluster.agents import Sited
+from tests.cluster.agents import SelfWilled, Sited
 from tests.cluster.nodes import Nodes
 
 CPUS = (3, 2)  # of the nodes other than the head
@@ -55,6 +56,21 @@ def test_agents_that_ask_for_nothing_are_spread_over_the_nodes_with_cores(
         cohort.save(tmp_path)
     found = Counter(path.read_text() for path in tmp_path.glob("*/node"))
     assert sorted(found.values()) == [3, 3]  # none runs on the head
+
+
+def test_agents_in_actors_act_by_their_own_rule_or_greedily(cluster: Cluster) -> None:
+    builders: list[Callable[[], BlackBoxAgent]] = [
+        partial(SelfWilled, seed=0, until="/"),
+        partial(Sited, seed=0, until="/"),
+    ]
+    wanted = [Resources(cpus=0)] * 2
+    with closing(
+        RayCohort(builders, 4, names=["a", "b"], resources=wanted, versions=cluster.versions)
+    ) as cohort:
+        own, greedy = cohort.act_each([STATES, STATES[:0]])
+        assert (own.values.shape, own.actions.tolist()) == ((4, 4), [0, 1, 2, 0])
+        assert (greedy.values.shape, greedy.actions.shape) == ((0, 4), (0,))
+        assert cohort.act_each([STATES[:0], STATES])[1].actions.tolist() == [0, 0, 0, 0]
 
 
 def test_a_waiting_cohort_logs_a_warning_and_reserves_nothing(

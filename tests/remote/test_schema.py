@@ -387,7 +387,7 @@ def test_a_server_step_costs_two_exchanges(
     assert [work.count(kind) for kind in ("query", "learn", None)] == [
         recording.exchanges, phases, 1,
     ]  # fmt: skip
-    assert len(reports) == len(orders)
+    assert len(reports) == len(orders) + 1  # it reports its last phase again at the end
     brought = [[each.number for each in order.improvements] for order in orders]
     assert list(chain.from_iterable(brought)) == list(range(1, recording.steps + 1))
     assert all(len(numbers) <= 1 for numbers in brought)
