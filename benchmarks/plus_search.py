@@ -2,7 +2,7 @@
 
 `python benchmarks/plus_search.py run --out runs/plus-search` runs every candidate on three tasks
 with seeds that no report uses, continues where it was stopped, and keeps small curves.
-`python benchmarks/plus_search.py rank docs/plus/search` prints the table from such curves.
+`python benchmarks/plus_search.py rank runs/plus-search/archive` prints the table from these curves.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
 (after self-learning; over agents, then seeds), less the task's worst return and divided by its
@@ -72,6 +72,8 @@ def scores(tasks: Mapping[str, Run]) -> Iterator[tuple[str, list[float]]]:
 
 def rank(home: Path) -> None:
     tasks = {task: load_run(home / task) for task in TASKS if (home / task).exists()}
+    if not tasks:
+        sys.exit(f"{home} has none of {', '.join(TASKS)}")
     found = sorted(scores(tasks), key=lambda each: (min(each[1]), np.mean(each[1])), reverse=True)
     print("| choice |", " | ".join(tasks), "| worst |\n|---|" + "---:|" * (len(tasks) + 1))
     for arm, of_tasks in found:

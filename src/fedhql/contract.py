@@ -35,7 +35,7 @@ class BlackBoxAgent(Protocol):
 
 @runtime_checkable
 class Acting(Protocol):
-    """Optional: how the agent itself would act. Evaluations and exports use it.
+    """Optional: how the agent itself would act. Evaluations and `fedhql play` use it.
 
     An agent without it acts greedily: it takes the action with the largest of its `q_values`.
     """

@@ -73,10 +73,10 @@ def write_policy(
 
     Raise RunDirectoryError if `directory` holds anything but a policy, which is replaced.
     """
-    in_use = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
-    if in_use and not (directory / POLICY).exists():
+    directory = directory.resolve()  # "." has no name of its own
+    if directory.exists() and not _may_be_replaced(directory):
         raise RunDirectoryError(
-            f"{directory} exists and holds no policy of fedhql; choose another --out"
+            f"{directory} exists and holds more than a policy of fedhql; choose another --out"
         )
     content = {
         "agents": list(agents),
@@ -88,6 +88,16 @@ def write_policy(
         for name, home in agents.items():
             copy_network(home, filling / name)
         (filling / POLICY).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _may_be_replaced(directory: Path) -> bool:
+    """Return whether a directory is empty, or holds a policy and nothing else."""
+    if not directory.is_dir():
+        return False
+    found = {entry.name for entry in directory.iterdir()}
+    if POLICY not in found:
+        return not found
+    return found == {POLICY, *json.loads((directory / POLICY).read_text())["agents"]}
 
 
 def load_policy(directory: Path | str) -> Policy:

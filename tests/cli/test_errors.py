@@ -59,9 +59,10 @@ def with_agents(directory: Path, *answers: str) -> Path:
         ),
         (["cartpole-n5", "--set", "agents.2.name=agent1"], "agents.2.name: 'agent1' is taken"),
         (
-            ["cartpole-n5", "--set", "agents.3.name=consensus"],
-            "agents.3.name: 'consensus' is taken",
+            ["cartpole-n5", "--set", "agents.3.name=Consensus"],
+            "agents.3.name: 'Consensus' is taken",
         ),
+        (["cartpole-n5", "--set", "agents.3.name=all"], "agents.3.name: 'all' is taken"),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
         (

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedhql.engines.check_agent import Finding, check_agent
+from fedhql.errors import AgentRefused
 from fedhql.settings.experiment import read_settings
 
 SETTINGS = """
@@ -97,6 +98,25 @@ class Wild(Good):
         return np.full(len(states), 2)
 
 
+class FloatActions(Good):
+    def act(self, states: Any) -> Any:
+        return super().act(states).astype(float)
+
+
+class Squeezed(Good):
+    def q_values(self, states: Any) -> Any:
+        return np.squeeze(super().q_values(states))
+
+
+class Raising(Good):
+    def improve(self, states: Any, actions: Any, targets: Any) -> None:
+        raise RuntimeError("no gradient")
+
+
+class Silent(Good):
+    def export(self, directory: Path) -> None: ...
+
+
 class Bare:
     """Only the three methods."""
 
@@ -128,6 +148,10 @@ def test_a_good_agent_passes_every_check() -> None:
         ("Normalising", "q_values: one state at a time"),
         ("Stubborn", "improve"),
         ("Wild", "act"),
+        ("FloatActions", "act"),
+        ("Squeezed", "q_values: one state at a time"),
+        ("Raising", "improve"),
+        ("Silent", "export"),
     ],
 )
 def test_a_wrong_agent_fails_the_check_of_what_is_wrong(name: str, what: str) -> None:
@@ -136,12 +160,32 @@ def test_a_wrong_agent_fails_the_check_of_what_is_wrong(name: str, what: str) ->
     assert failed[0].startswith(what)
 
 
+def test_what_an_agent_raises_is_in_the_table_and_other_checks_go_on() -> None:
+    found = findings("Raising")
+    assert len(found) == 10
+    (failed,) = (each for each in found if each.passed is False)
+    assert failed.detail == "RuntimeError: no gradient"
+
+
+def test_a_class_without_the_methods_is_refused() -> None:
+    with pytest.raises(AgentRefused, match="it lacks improve"):
+        findings("Incomplete")
+
+
+class Incomplete:
+    def __init__(self, seed: int) -> None: ...
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> Any: ...
+
+
 def test_what_an_agent_need_not_have_is_not_judged() -> None:
     found = {each.what.partition(":")[0]: each.passed for each in findings("Bare")}
     assert {what for what, passed in found.items() if passed is None} == {
         "environment",
+        "act",
         "save and restore",
         "export",
     }
-    assert "act" not in found
     assert False not in found.values()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedhql.acting import GreedyAnswer
+from fedhql.agents.network_policy import write_network
 from fedhql.contract import Exportable
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.evaluation import evaluate, short
@@ -65,6 +66,14 @@ class Savable(Loner):
 
     def restore(self, directory: Path) -> None:
         assert (directory / "nothing").exists()
+
+
+class Exporting(Loner):
+    """Exports a network: a table of values, which say the opposite of what Loner says."""
+
+    def export(self, directory: Path) -> None:
+        table_SA = np.tile(np.arange(4.0, 0.0, -1.0, dtype=np.float32), (50, 1))
+        write_network(directory, [(table_SA, np.zeros(4, dtype=np.float32))], "relu")
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +214,26 @@ def test_an_agent_without_a_network_cannot_be_exported_but_asked(tmp_path: Path)
     assert agents.policy("agent2").act(ALL_STATES).tolist() == [3] * 50
 
 
+def test_an_own_class_that_exports_a_network_can_be_asked_and_exported(tmp_path: Path) -> None:
+    own = f'[[agents]]\nkind = "{__name__}:Exporting"\n'
+    finished_run(tmp_path / "run", "fedhql", text=RANDOM_MDP + TABULAR + own)
+    agents = kept_agents(tmp_path / "run", None, None, "last")
+    assert agents.policy("agent2").act(ALL_STATES).tolist() == [0] * 50
+    agents.export("agent2", tmp_path / "policy")
+    assert load_policy(tmp_path / "policy").act(ALL_STATES).tolist() == [0] * 50
+
+
 def test_other_files_are_not_overwritten(run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    with pytest.raises(RunDirectoryError, match="holds no policy of fedhql; choose another --out"):
-        kept_agents(run.path, None, None, "last").export(CONSENSUS, tmp_path)
+    agents = kept_agents(run.path, None, None, "last")
+    with pytest.raises(RunDirectoryError, match="holds more than a policy of fedhql; choose"):
+        agents.export(CONSENSUS, tmp_path)
     assert (tmp_path / "mine").exists()
+    for _ in range(2):  # a policy may be replaced
+        agents.export(CONSENSUS, tmp_path / "policy")
+    (tmp_path / "policy" / "mine").touch()
+    with pytest.raises(RunDirectoryError, match="holds more than a policy"):
+        agents.export(CONSENSUS, tmp_path / "policy")
+    assert (tmp_path / "policy" / "mine").exists()
     with pytest.raises(RunDirectoryError, match="holds no policy"):
         load_policy(tmp_path)

@@ -8,6 +8,7 @@ import tomli_w
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedhql.cli.common import fail
 from fedhql.settings.experiment import read_settings
@@ -48,7 +49,7 @@ def check(
     settings = read_settings(tomli_w.dumps(content))
     table, failed = Table("check", "", "what was seen", box=None), 0
     for finding in check_agent(settings, env_steps, time.perf_counter):
-        table.add_row(finding.what, MARKS[finding.passed], finding.detail)
+        table.add_row(finding.what, MARKS[finding.passed], Text(finding.detail))
         failed += finding.passed is False
     Console(file=sys.stdout).print(table)
     if failed:

@@ -269,7 +269,7 @@ def _attacked(arms: list[str], attack: str | None, attackers: int | None) -> lis
 def presets() -> None:
     """List the experiments that ship with fedhql."""
     for name in preset_names():
-        typer.echo(f"{name:21} {preset_description(name)}")
+        typer.echo(f"{name:28} {preset_description(name)}")
 
 
 @app.command()

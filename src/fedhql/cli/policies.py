@@ -34,7 +34,7 @@ def export(
     policy: Annotated[
         str,
         typer.Option(
-            metavar=f"{CONSENSUS}|agentN",
+            metavar=f"{CONSENSUS}|NAME",
             help=f"{CONSENSUS}: act on the centre of all agents' values by the run's rule.",
         ),
     ] = CONSENSUS,
@@ -59,7 +59,7 @@ def play(
     agent: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=f"agentN|{CONSENSUS}|{ALL}",
+            metavar=f"NAME|{CONSENSUS}|{ALL}",
             help=f"Whom to watch. Repeat for several.  [default: {ALL}, which is every agent]",
         ),
     ] = None,

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from fedhql.contract import (
-    Acting,
     BlackBoxAgent,
     Checkpointable,
     Closable,
     Exportable,
     States,
+    Values,
 )
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.environments.make import action_count, make_environment
-from fedhql.errors import FedHQLError
-from fedhql.federation.cohort import checked_answer
+from fedhql.federation.cohort import actions_of, checked_answer, require_contract
 from fedhql.settings.sections import EnvironmentSettings, ExperimentSettings
 
 B, IMPROVEMENTS = 32, 8  # states in a question, calls of improve
@@ -46,35 +45,70 @@ def check_agent(
     """
     states, A = _states(settings.environment)
     agent, seconds = _timed(clock, lambda: build_one_agent(settings, 0, 0))
+    require_contract("the agent", agent)
     yield Finding("is built", True, f"{seconds:.2g} s")
     yield _same_environment(agent, settings.environment.id)
-    q_BA, seconds = _timed(clock, lambda: agent.q_values(states))
-    try:
-        q_BA = checked_answer("the agent", q_BA, B, A)
-    except FedHQLError as error:
-        yield Finding("q_values: shape and numbers", False, str(error))
+    answer = _attempt("q_values: shape and numbers", lambda: _answers(agent, states, A, clock))
+    yield answer
+    if not answer.passed:
         return
-    finite = bool(np.isfinite(q_BA).all())
-    detail = f"({B}, {A}), {'finite' if finite else 'not finite'}, {1e3 * seconds:.2g} ms"
-    yield Finding("q_values: shape and numbers", finite, detail)
-    again = np.array_equal(q_BA, checked_answer("the agent", agent.q_values(states), B, A))
-    yield Finding("q_values: the same answer twice", again, "" if again else "answers differ")
-    yield _rows_apart(agent, states, q_BA)
-
-    agent.self_learn(env_steps)  # the first time, programs may be compiled
-    _, seconds = _timed(clock, lambda: agent.self_learn(env_steps))
-    speed = f"{env_steps:,} env steps, {env_steps / max(seconds, 1e-9):,.0f} a second"
-    yield Finding("self_learn", bool(np.isfinite(agent.q_values(states)).all()), speed)
-    yield _improves(agent, states, clock)
-    if isinstance(agent, Acting):
-        actions = np.asarray(agent.act(states))
-        fits = actions.shape == (B,) and bool(((actions >= 0) & (actions < A)).all())
-        yield Finding("act", fits, f"actions {actions.shape}, {actions.min()} to {actions.max()}")
-    with tempfile.TemporaryDirectory() as directory:
-        yield _goes_on_exactly(agent, settings, states, env_steps, Path(directory))
-        yield _exports(agent, Path(directory))
+    with tempfile.TemporaryDirectory() as home:
+        checks: dict[str, Callable[[], tuple[bool | None, str]]] = {
+            "q_values: the same answer twice": lambda: _same_twice(agent, states, A),
+            "q_values: one state at a time gives the same": lambda: _rows_apart(agent, states, A),
+            "self_learn": lambda: _learns(agent, states, A, env_steps, clock),
+            "improve: moves towards the targets": lambda: _improves(agent, states, A, clock),
+            "act": lambda: _acts(agent, states, A),
+            "save and restore: goes on exactly": lambda: _goes_on_exactly(
+                agent, settings, states, env_steps, Path(home)
+            ),
+            "export": lambda: _exports(agent, Path(home)),
+        }
+        for what, check in checks.items():
+            yield _attempt(what, check)
     if isinstance(agent, Closable):
         agent.close()
+
+
+def _attempt(what: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+    """Return the result of a check; whatever the agent raises fails it."""
+    try:
+        return Finding(what, *check())
+    except Exception as error:  # noqa: BLE001 - the agent is somebody else's code
+        return Finding(what, False, f"{type(error).__name__}: {error}")
+
+
+def _asked(agent: BlackBoxAgent, states: States, A: int) -> Values:
+    return checked_answer("the agent", agent.q_values(states.copy()), len(states), A)
+
+
+def _answers(
+    agent: BlackBoxAgent, states: States, A: int, clock: Callable[[], float]
+) -> tuple[bool, str]:
+    q_BA, seconds = _timed(clock, lambda: _asked(agent, states, A))
+    finite = bool(np.isfinite(q_BA).all())
+    return finite, f"({B}, {A}), {'finite' if finite else 'not finite'}, {1e3 * seconds:.2g} ms"
+
+
+def _same_twice(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str]:
+    same = np.array_equal(_asked(agent, states, A), _asked(agent, states, A))
+    return same, "" if same else "answers differ"
+
+
+def _learns(
+    agent: BlackBoxAgent, states: States, A: int, env_steps: int, clock: Callable[[], float]
+) -> tuple[bool, str]:
+    agent.self_learn(env_steps)  # the first time, programs may be compiled
+    _, seconds = _timed(clock, lambda: agent.self_learn(env_steps))
+    finite = bool(np.isfinite(_asked(agent, states, A)).all())
+    return finite, f"{env_steps:,} env steps, {env_steps / max(seconds, 1e-9):,.0f} a second"
+
+
+def _acts(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool | None, str]:
+    actions = actions_of("the agent", agent, states, A)
+    if actions is None:
+        return None, "no act: it acts greedily in its values"
+    return True, f"actions from {actions.min()} to {actions.max()}"
 
 
 def _states(environment: EnvironmentSettings) -> tuple[States, int]:
@@ -107,33 +141,35 @@ def _same_environment(agent: BlackBoxAgent, wanted: str) -> Finding:
     return Finding("environment", found == wanted, f"{found}; the experiment's is {wanted}")
 
 
-def _rows_apart(agent: BlackBoxAgent, states: States, q_BA: Any) -> Finding:
+def _rows_apart(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str]:
     """Check that the answer about a state does not depend on the others in the question."""
-    alone_BA = np.concatenate([np.asarray(agent.q_values(states[n : n + 1])) for n in range(B)])
-    worst = float(np.abs(alone_BA - q_BA).max())
-    same = np.allclose(alone_BA, q_BA, rtol=1e-4, atol=1e-4)
-    what = "q_values: one state at a time gives the same"
-    return Finding(what, same, f"largest difference {worst:.2g}")
+    together_BA = _asked(agent, states, A)
+    alone_BA = np.concatenate([_asked(agent, states[n : n + 1], A) for n in range(B)])
+    same = np.allclose(alone_BA, together_BA, rtol=1e-4, atol=1e-4)
+    return same, f"largest difference {float(np.abs(alone_BA - together_BA).max()):.2g}"
 
 
-def _improves(agent: BlackBoxAgent, states: States, clock: Callable[[], float]) -> Finding:
+def _improves(
+    agent: BlackBoxAgent, states: States, A: int, clock: Callable[[], float]
+) -> tuple[bool, str]:
     """Ask for values that are one higher at action 0; look at the error before and after."""
-    targets = np.asarray(agent.q_values(states))[:, 0].astype(np.float32) + 1
+    targets = _asked(agent, states, A)[:, 0] + np.float32(1)
     actions = np.zeros(B, dtype=np.int64)
 
     def error() -> float:
-        return float(np.abs(targets - np.asarray(agent.q_values(states))[:, 0]).mean())
+        return float(np.abs(targets - _asked(agent, states, A)[:, 0]).mean())
 
     def improve() -> None:
         for _ in range(IMPROVEMENTS):
-            agent.improve(states, actions, targets)
+            agent.improve(states.copy(), actions.copy(), targets.copy())
 
     before = error()
     _, seconds = _timed(clock, improve)
     after = error()
     each = f"{seconds / IMPROVEMENTS:.2g} s each"
-    detail = f"mean error {before:.3g} before, {after:.3g} after {IMPROVEMENTS} calls, {each}"
-    return Finding("improve: moves towards the targets", after < before, detail)
+    return after < before, (
+        f"mean error {before:.3g} before, {after:.3g} after {IMPROVEMENTS} calls, {each}"
+    )
 
 
 def _goes_on_exactly(
@@ -141,26 +177,28 @@ def _goes_on_exactly(
     settings: ExperimentSettings,
     states: States,
     env_steps: int,
-    directory: Path,
-) -> Finding:
+    home: Path,
+) -> tuple[bool | None, str]:
     """Check that a saved and restored agent learns on exactly as the one that was saved."""
-    what = "save and restore: goes on exactly"
     if not isinstance(agent, Checkpointable):
-        return Finding(what, None, "no save and restore: a killed run begins this agent anew")
-    agent.save(directory)
+        return None, "no save and restore: a killed run begins this agent anew"
+    (home / "saved").mkdir()
+    agent.save(home / "saved")
     other = build_one_agent(settings, 1, 0)
     assert isinstance(other, Checkpointable)  # of the same class
-    other.restore(directory)
+    other.restore(home / "saved")
     for each in (agent, other):
         each.self_learn(env_steps)
     same = np.array_equal(agent.q_values(states), other.q_values(states))
     if isinstance(other, Closable):
         other.close()
-    return Finding(what, same, "" if same else "the values differ after more learning")
+    return same, "" if same else "the values differ after more learning"
 
 
-def _exports(agent: BlackBoxAgent, directory: Path) -> Finding:
+def _exports(agent: BlackBoxAgent, home: Path) -> tuple[bool | None, str]:
     if not isinstance(agent, Exportable):
-        return Finding("export", None, "no export: a run keeps no policy of this agent")
-    agent.export(directory)
-    return Finding("export", any(directory.iterdir()), "")
+        return None, "no export: a run keeps what save writes, if anything"
+    (home / "exported").mkdir()
+    agent.export(home / "exported")
+    written = any((home / "exported").iterdir())
+    return written, "" if written else "it has written nothing"

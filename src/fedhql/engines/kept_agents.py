@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from fedhql.acting import PolicyFunction
+from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.kinds import load_policy
-from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network
-from fedhql.contract import Checkpointable, Exportable
+from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network, load_network
+from fedhql.contract import Acting, Checkpointable, Exportable
 from fedhql.engines.build import first_states
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.environments.compiled import find_twin
@@ -33,10 +33,13 @@ def kept_policy(
     settings: ExperimentSettings, seed: int, n: int, home: Path
 ) -> PolicyFunction | None:
     """Return the policy of agent n as it is in `home`; None if only its owner can read that."""
-    policy = load_policy(settings.agents[n].kind, home, _observation_space(settings))
+    space = _observation_space(settings)
+    policy = load_policy(settings.agents[n].kind, home, space)
     if policy is not None:
         return policy
     agent = build_one_agent(settings, seed, n)
+    if is_network(home) and not isinstance(agent, Acting):
+        return greedily(load_network(home, first_observation(space)))
     if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
         return None
     agent.restore(home)

@@ -7,6 +7,9 @@ from fedhql.secure.fixed_point import wrong_size
 from fedhql.settings.sections import AttackSettings, ExperimentSettings, FederationSettings
 from fedhql.storage.records import CONSENSUS
 
+# Words that stand beside agents' names in files and commands.
+RESERVED_NAMES = (CONSENSUS, "all", "policy.json")
+
 
 def contradiction(federation: FederationSettings) -> str | None:
     """Check that the rule has the numbers it takes, and that it works with secure aggregation."""
@@ -58,8 +61,10 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
 def wrong_names(names: Sequence[str]) -> str | None:
     """Check that every agent has a name of its own, and none that stands for something else."""
     for number, name in enumerate(names, start=1):
-        if name in names[: number - 1] or name == CONSENSUS:
-            own = f"a name of its own, and not {CONSENSUS!r}"
+        # On some systems, names that differ in case alone are the same directory.
+        before = [other.lower() for other in names[: number - 1]]
+        if name.lower() in (*before, *RESERVED_NAMES):
+            own = f"a name of its own, and not {' or '.join(map(repr, RESERVED_NAMES))}"
             return f"agents.{number}.name: {name!r} is taken; allowed: {own}"
     return None
 

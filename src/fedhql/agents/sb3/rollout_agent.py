@@ -108,7 +108,7 @@ class RolloutAgent:
         """Let the Q-head learn from a full rollout, before training reorders it."""
         rollout = self._rollout
         states = rollout.observations[:, 0]
-        if states.shape[1:] != self._env.observation_space.shape:  # SB3 adds an axis to () states
+        if self._env.observation_space.shape == ():  # SB3 adds an axis to these
             states = states[:, 0]
         self._head.learn(self._features(states), rollout.actions, rollout.advantages)
 

@@ -13,7 +13,8 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
-# One set of choices for both tasks and any N; docs/plus.md has the search behind them.
+# One set of choices for both tasks and any N; docs/plus.md has the search behind all of them
+# together. The server's alone have not been searched yet.
 SERVER_CHOICES = (
     "federation.rule=bellman-weighted",
     "federation.broadcast=all-actions",
