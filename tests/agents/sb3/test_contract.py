@@ -16,6 +16,7 @@ from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
 from fedhql.agents.kinds import KINDS, load_policy
 from fedhql.errors import AgentRefused
 from fedhql.federation.cohort import greedy_answer_of
+from tests.agents.sb3.pixels import SHAPE
 from tests.agents.sb3.quick import IMPROVED_ACTIONS, QUICK, STATES, TARGETS, quick_agent
 
 BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -155,6 +156,18 @@ def test_it_learns_from_discrete_observations(kind: str) -> None:
     answer = greedy_answer_of(kind, learner, np.arange(16), 4)
     assert answer.values.shape == (16, 4)
     learner.improve(np.arange(16), np.zeros(16, dtype=np.int64), np.ones(16, dtype=np.float32))
+
+
+@every_kind
+def test_it_learns_from_images(kind: str) -> None:
+    learner = quick_agent(kind, env_id="tests.agents.sb3.pixels:Pixels-v0", **small(kind))
+    learner.self_learn(70)
+    images = np.random.default_rng(0).integers(256, size=(3, *SHAPE)).astype(np.uint8)
+    assert greedy_answer_of(kind, learner, images, 2).values.shape == (3, 2)
+
+
+def small(kind: str) -> dict[str, int]:
+    return {"buffer_size": 100} if "buffer_size" in QUICK[kind] else {}
 
 
 @every_kind
