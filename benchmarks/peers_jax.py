@@ -7,7 +7,9 @@ PureJaxRL is not on PyPI; its DQN is one file. Install both peers and run:
 31756b197773a52db763fdbe6d635e4b46522a73/purejaxrl/dqn.py
     PYTHONPATH=.:src python benchmarks/peers_jax.py [--lanes 1 6] [--repeats 3] [--out FILE.json]
 
-The same command runs on one core, which it pins, and on a GPU, where `--lanes 1 6 150` makes sense.
+The same command runs on one core, which it pins, and on a GPU, where `--lanes 1 150` makes sense.
+PureJaxRL fails on a GPU under our flags for XLA, so run it with `--default-flags` there, and our
+program once more by itself (`--peers`, and no names) without.
 Each repeat trains every contender once from new seeds, one after the other. A lane is one agent
 with one CartPole; lanes run side by side under `vmap`. Seconds are CPU time on a core, which other
 jobs change less, and wall time on a GPU; compiling is timed apart. All contenders share SETTINGS
@@ -74,9 +76,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", nargs="*", default=[PUREJAXRL, HUBER, REJAX])
     parser.add_argument("--purejaxrl", type=Path, default=Path("purejaxrl_dqn.py"))
+    parser.add_argument("--default-flags", action="store_true", help="leave XLA's flags alone")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    prepare()
+    prepare(default_flags=options.default_flags)
     if missing := missing_peers(options.peers, options.purejaxrl):
         sys.exit(f"{missing}; install the peers and run:\n{INSTALL}")
     rows = []
@@ -108,11 +111,12 @@ def main() -> None:
         options.out.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def prepare() -> None:
+def prepare(*, default_flags: bool) -> None:
     """Pin one core and set JAX up, before JAX is loaded. Do not cache compiled programs."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.update(ONE_THREAD)
-    set_gpu_flags()
+    if not default_flags:
+        set_gpu_flags()
     import jax
 
     jax.config.update("jax_default_matmul_precision", "highest")  # type: ignore[no-untyped-call]  # jax leaves it untyped

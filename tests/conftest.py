@@ -23,6 +23,8 @@ if _MADE_HERE:
 _CACHE = Path(os.environ["FEDHQL_TESTS_CACHE"])
 os.environ["XDG_CACHE_HOME"] = str(_CACHE)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_CACHE / "fedhql" / "jax")
+# As `prepare_jax` sets it. A GPU would round factors of products, and kernels would differ.
+os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # One thread in every process, as in `fedhql run`: workers keep the cores busy, sums depend on the
