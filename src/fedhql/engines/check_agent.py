@@ -17,13 +17,13 @@ from fedhql.contract import (
     Closable,
     Exportable,
     States,
-    Values,
 )
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.environments.make import action_count, make_environment
-from fedhql.federation.cohort import actions_of, checked_answer, require_contract
+from fedhql.federation.cohort import actions_of, require_contract, values_of
 from fedhql.settings.sections import EnvironmentSettings, ExperimentSettings
 
+NAME = "the agent"
 B, IMPROVEMENTS = 32, 8  # states in a question, calls of improve
 
 
@@ -45,7 +45,7 @@ def check_agent(
     """
     states, A = _states(settings.environment)
     agent, seconds = _timed(clock, lambda: build_one_agent(settings, 0, 0))
-    require_contract("the agent", agent)
+    require_contract(NAME, agent)
     yield Finding("is built", True, f"{seconds:.2g} s")
     yield _same_environment(agent, settings.environment.id)
     answer = _attempt("q_values: shape and numbers", lambda: _answers(agent, states, A, clock))
@@ -78,20 +78,16 @@ def _attempt(what: str, check: Callable[[], tuple[bool | None, str]]) -> Finding
         return Finding(what, False, f"{type(error).__name__}: {error}")
 
 
-def _asked(agent: BlackBoxAgent, states: States, A: int) -> Values:
-    return checked_answer("the agent", agent.q_values(states.copy()), len(states), A)
-
-
 def _answers(
     agent: BlackBoxAgent, states: States, A: int, clock: Callable[[], float]
 ) -> tuple[bool, str]:
-    q_BA, seconds = _timed(clock, lambda: _asked(agent, states, A))
+    q_BA, seconds = _timed(clock, lambda: values_of(NAME, agent, states, A))
     finite = bool(np.isfinite(q_BA).all())
     return finite, f"({B}, {A}), {'finite' if finite else 'not finite'}, {1e3 * seconds:.2g} ms"
 
 
 def _same_twice(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str]:
-    same = np.array_equal(_asked(agent, states, A), _asked(agent, states, A))
+    same = np.array_equal(values_of(NAME, agent, states, A), values_of(NAME, agent, states, A))
     return same, "" if same else "answers differ"
 
 
@@ -100,12 +96,12 @@ def _learns(
 ) -> tuple[bool, str]:
     agent.self_learn(env_steps)  # the first time, programs may be compiled
     _, seconds = _timed(clock, lambda: agent.self_learn(env_steps))
-    finite = bool(np.isfinite(_asked(agent, states, A)).all())
+    finite = bool(np.isfinite(values_of(NAME, agent, states, A)).all())
     return finite, f"{env_steps:,} env steps, {env_steps / max(seconds, 1e-9):,.0f} a second"
 
 
 def _acts(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool | None, str]:
-    actions = actions_of("the agent", agent, states, A)
+    actions = actions_of(NAME, agent, states, A)
     if actions is None:
         return None, "no act: it acts greedily in its values"
     return True, f"actions from {actions.min()} to {actions.max()}"
@@ -143,8 +139,8 @@ def _same_environment(agent: BlackBoxAgent, wanted: str) -> Finding:
 
 def _rows_apart(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str]:
     """Check that the answer about a state does not depend on the others in the question."""
-    together_BA = _asked(agent, states, A)
-    alone_BA = np.concatenate([_asked(agent, states[n : n + 1], A) for n in range(B)])
+    together_BA = values_of(NAME, agent, states, A)
+    alone_BA = np.concatenate([values_of(NAME, agent, states[n : n + 1], A) for n in range(B)])
     same = np.allclose(alone_BA, together_BA, rtol=1e-4, atol=1e-4)
     return same, f"largest difference {float(np.abs(alone_BA - together_BA).max()):.2g}"
 
@@ -153,11 +149,11 @@ def _improves(
     agent: BlackBoxAgent, states: States, A: int, clock: Callable[[], float]
 ) -> tuple[bool, str]:
     """Ask for values that are one higher at action 0; look at the error before and after."""
-    targets = _asked(agent, states, A)[:, 0] + np.float32(1)
+    targets = values_of(NAME, agent, states, A)[:, 0] + np.float32(1)
     actions = np.zeros(B, dtype=np.int64)
 
     def error() -> float:
-        return float(np.abs(targets - _asked(agent, states, A)[:, 0]).mean())
+        return float(np.abs(targets - values_of(NAME, agent, states, A)[:, 0]).mean())
 
     def improve() -> None:
         for _ in range(IMPROVEMENTS):

@@ -127,7 +127,7 @@ def values_of(name: str, agent: BlackBoxAgent, states: States, A: int) -> Values
     with _blaming(name, agent):
         # A copy, here and in `improve`, so that no agent can change another's array.
         answer = agent.q_values(states.copy())
-    return checked_answer(name, answer, len(states), A)
+    return _checked_answer(name, answer, len(states), A)
 
 
 def actions_of(name: str, agent: BlackBoxAgent, states: States, A: int) -> Actions | None:
@@ -164,7 +164,7 @@ def _no_answer(A: int) -> GreedyAnswer:
     return greedy_in(np.empty((0, A), dtype=np.float32))
 
 
-def checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
+def _checked_answer(name: str, answer: Any, B: int, A: int) -> Values:
     """Return the answer as float32 (B, A). Raise AgentRefused, which names the agent."""
     try:
         values = np.asarray(answer, dtype=np.float32).copy()
