@@ -17,7 +17,7 @@ from fedhql.engines.build import build_batch, build_cohort, build_server
 from fedhql.engines.build_agent import build_agents
 from fedhql.engines.grid_run import build_grid
 from fedhql.engines.seeds import Stream, seeds_for
-from fedhql.federation import Answers, Budget, Cohort, PooledAnswers
+from fedhql.federation import Answers, Budget, PlainCohort
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell
@@ -40,7 +40,7 @@ class Round:
 class SpyingCohort:
     """Forwards every call to a cohort and records the broadcasts."""
 
-    def __init__(self, cohort: Cohort) -> None:
+    def __init__(self, cohort: PlainCohort) -> None:
         self._cohort = cohort
         self.names = cohort.names
         self.broadcast: list[tuple[Floats, Floats, Floats]] = []
@@ -48,11 +48,8 @@ class SpyingCohort:
     def self_learn(self, env_steps: int) -> None:
         self._cohort.self_learn(env_steps)
 
-    def query(self, states: Floats) -> Answers | PooledAnswers:
+    def query(self, states: Floats) -> Answers:
         return self._cohort.query(states)
-
-    def query_each(self, states: Sequence[Floats]) -> Sequence[Floats]:
-        return self._cohort.query_each(states)
 
     def improve(self, states: Floats, actions: Floats, targets: Floats) -> None:
         self.broadcast.append((states, actions, targets))

@@ -96,7 +96,7 @@ def test_a_tensor_that_requires_grad_is_refused_with_the_agents_name() -> None:
         InProcessCohort([agent], 2).query(np.zeros((3, 4)))
 
 
-def test_query_each_asks_each_agent_about_its_own_states_and_skips_empty_batches() -> None:
+def test_act_each_asks_each_agent_about_its_own_states_and_skips_empty_batches() -> None:
     asked: list[int] = []
 
     class Listening(Fixed):
@@ -104,10 +104,10 @@ def test_query_each_asks_each_agent_about_its_own_states_and_skips_empty_batches
             asked.append(len(states))
             return super().q_values(states)
 
-    answers = InProcessCohort([Listening(1, 2), Listening(3, 4), Listening(5, 6)], 2).query_each(
+    answers = InProcessCohort([Listening(1, 2), Listening(3, 4), Listening(5, 6)], 2).act_each(
         [np.zeros((2, 4)), np.zeros((0, 4)), np.zeros((1, 4))]
     )
-    assert [values.shape for values in answers] == [(2, 2), (0, 2), (1, 2)]
+    assert [answer.values.shape for answer in answers] == [(2, 2), (0, 2), (1, 2)]
     assert asked == [2, 1]
 
 

@@ -95,14 +95,6 @@ class RayCohort:
         answers = self._results([host.q_values.remote(packed) for host in self._hosts])
         return usable_answers([self._values(answer) for answer in answers])
 
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        asked = [n for n, batch in enumerate(states) if len(batch)]
-        sent = [self._hosts[n].q_values.remote(pack(states[n])) for n in asked]
-        answers: list[Values] = [np.empty((0, self._action_count), dtype=np.float32)] * len(states)
-        for n, answer in zip(asked, self._results(sent), strict=True):
-            answers[n] = self._values(answer)
-        return answers
-
     def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
         asked = [n for n, batch in enumerate(states) if len(batch)]
         sent = [self._hosts[n].act.remote(pack(states[n])) for n in asked]

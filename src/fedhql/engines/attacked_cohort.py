@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhql.contract import Actions, States, Values
-from fedhql.federation import Answers, Cohort
+from fedhql.federation import Answers, PlainCohort
 from fedhql.federation.attacks import attack_number, attacked
 from fedhql.federation.cohort import usable_answers
 from fedhql.settings.sections import AttackSettings
 
 
-def under_attack(cohort: Cohort, attack: AttackSettings) -> Cohort:
+def under_attack(cohort: PlainCohort, attack: AttackSettings) -> PlainCohort:
     """Return the cohort as the server sees it: with attackers, if the attack has any."""
     return AttackedCohort(cohort, attack) if attack.attackers else cohort
 
@@ -19,7 +19,7 @@ def under_attack(cohort: Cohort, attack: AttackSettings) -> Cohort:
 class AttackedCohort:
     """A cohort whose last agents lie when the server queries them, but not in evaluations."""
 
-    def __init__(self, cohort: Cohort, attack: AttackSettings) -> None:
+    def __init__(self, cohort: PlainCohort, attack: AttackSettings) -> None:
         self._cohort, self._attackers = cohort, attack.attackers
         self._attack = attack_number(attack.name)
         self._exchange = 0  # in this round
@@ -34,15 +34,14 @@ class AttackedCohort:
         self._exchange = 0
 
     def query(self, states: States) -> Answers:
-        answers = self._cohort.query_each([states] * len(self.names))
-        q_NBA = np.array(answers, dtype=np.float64)
-        usable_N = np.isfinite(q_NBA).all(axis=(1, 2))
+        answers = self._cohort.query(states)
+        members = list(answers.members)
+        usable_N = np.isin(np.arange(len(self.names)), members)
+        q_NBA = np.full((len(self.names), *answers.q_NBA.shape[1:]), np.nan)
+        q_NBA[members] = answers.q_NBA
         said_NBA = attacked(q_NBA, self._attack, self._attackers, self._exchange, usable=usable_N)
         self._exchange += 1
         return usable_answers(list(said_NBA))
-
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        return self._cohort.query_each(states)
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         self._cohort.improve(states, actions, targets)

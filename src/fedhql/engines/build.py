@@ -13,7 +13,13 @@ from fedhql.environments.batch import EnvironmentBatch
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import action_count, make_environment
 from fedhql.errors import EnvironmentRefused
-from fedhql.federation import Cohort, FederationServer, ServerEnvironments, rule_named
+from fedhql.federation import (
+    Cohort,
+    FederationServer,
+    PlainCohort,
+    ServerEnvironments,
+    rule_named,
+)
 from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings, FederationSettings, TaskSettings
 
@@ -44,7 +50,7 @@ def gather_here(
     return build_cohort(settings, build_agents(settings, seed), on_self_learned)
 
 
-def as_asked(cohort: Cohort, federation: FederationSettings) -> Cohort:
+def as_asked(cohort: PlainCohort, federation: FederationSettings) -> Cohort:
     """Return the cohort as its server queries it: with secure aggregation, if that is on."""
     if not federation.secure_aggregation:
         return cohort

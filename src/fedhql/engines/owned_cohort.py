@@ -6,11 +6,11 @@ from typing import Protocol
 
 from fedhql.acting import GreedyAnswer
 from fedhql.contract import Checkpointable, Diagnosable, Exportable, States
-from fedhql.federation import Cohort, InProcessCohort
+from fedhql.federation import InProcessCohort, PlainCohort
 from fedhql.settings.sections import ExperimentSettings
 
 
-class OwnedCohort(Cohort, Protocol):
+class OwnedCohort(PlainCohort, Protocol):
     """A cohort whose agents all belong to one owner, in any process."""
 
     def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:

@@ -2,7 +2,7 @@
 
 from fedhql.federation.attacks import ATTACKS, AttackSpec
 from fedhql.federation.budget import Account, Budget
-from fedhql.federation.cohort import Answers, Cohort, InProcessCohort, PooledAnswers
+from fedhql.federation.cohort import Answers, Cohort, InProcessCohort, PlainCohort, PooledAnswers
 from fedhql.federation.figures import RoundFigures
 from fedhql.federation.moments import Moments, fed_ucb_bernstein_of, fed_ucb_of, moments
 from fedhql.federation.rules import (
@@ -34,6 +34,7 @@ __all__ = [
     "FederationServer",
     "InProcessCohort",
     "Moments",
+    "PlainCohort",
     "PooledAnswers",
     "RoundFigures",
     "RoundProgress",

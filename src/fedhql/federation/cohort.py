@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,6 @@ from fedhql.errors import AgentRefused
 from fedhql.federation.moments import Moments
 
 NOT_FINITE = "NaN or infinity"  # why an answer is refused
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,16 @@ class Cohort(Protocol):
     def query(self, states: States) -> Answers | PooledAnswers:
         """Ask every agent for its action values at the same states."""
 
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """Ask agent n for its action values at states[n]; they may be NaN or infinite."""
-
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         """Broadcast targets; every agent regresses towards them."""
 
     def close(self) -> None: ...
+
+
+class PlainCohort(Cohort, Protocol):
+    """A cohort that returns every agent's values, so that it can be wrapped."""
+
+    def query(self, states: States) -> Answers: ...
 
 
 def numbered_agents(count: int) -> list[str]:
@@ -90,31 +91,27 @@ class InProcessCohort:
         self._each(learn)
 
     def query(self, states: States) -> Answers:
-        return usable_answers(self.query_each([states] * len(self._agents)))
-
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        return self._ask_each(states, values_of, _no_answer(self._action_count).values)
+        return usable_answers(
+            [
+                values_of(name, agent, states, self._action_count)
+                for name, agent in zip(self.names, self._agents, strict=True)
+            ]
+        )
 
     def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
         """Ask agent n for its action values at states[n] and how it acts there."""
-        return self._ask_each(states, greedy_answer_of, _no_answer(self._action_count))
+        A = self._action_count
+        to_no_states = greedy_in(np.empty((0, A), dtype=np.float32))
+        return [  # agents need not support an empty batch
+            greedy_answer_of(name, agent, asked, A) if len(asked) else to_no_states
+            for name, agent, asked in zip(self.names, self._agents, states, strict=True)
+        ]
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
         self._each(lambda agent: agent.improve(states.copy(), actions.copy(), targets.copy()))
 
     def close(self) -> None:
         self._each(lambda agent: agent.close() if isinstance(agent, Closable) else None)
-
-    def _ask_each(
-        self,
-        states: Sequence[States],
-        ask: Callable[[str, BlackBoxAgent, States, int], Answer],
-        to_no_states: Answer,  # agents need not support an empty batch
-    ) -> list[Answer]:
-        return [
-            ask(name, agent, asked, self._action_count) if len(asked) else to_no_states
-            for name, agent, asked in zip(self.names, self._agents, states, strict=True)
-        ]
 
     def _each(self, call: Callable[[BlackBoxAgent], None]) -> None:
         for name, agent in zip(self.names, self._agents, strict=True):
@@ -158,10 +155,6 @@ def greedy_answer_of(name: str, agent: BlackBoxAgent, states: States, A: int) ->
     values = values_of(name, agent, states, A)
     actions = actions_of(name, agent, states, A)
     return greedy_in(values) if actions is None else GreedyAnswer(values, actions)
-
-
-def _no_answer(A: int) -> GreedyAnswer:
-    return greedy_in(np.empty((0, A), dtype=np.float32))
 
 
 def _checked_answer(name: str, answer: Any, B: int, A: int) -> Values:

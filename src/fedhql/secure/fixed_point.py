@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import Values
 from fedhql.federation.moments import Moments
 
 Words = NDArray[np.uint64]
@@ -44,7 +43,7 @@ class FixedPoint:
         """The largest error of a sum: each member rounds its number by at most half a unit."""
         return self.members * 2.0 ** -(min(self.value_bits, self.square_bits) + 1)
 
-    def encoded(self, q_BA: Values) -> Words:
+    def encoded(self, q_BA: NDArray[np.floating]) -> Words:
         """Return q and q² as words (2, B, A). All values must be within the bound."""
         exact_BA = q_BA.astype(np.float64)  # has twice the digits of float32, so q² is exact, too
         values_BA = np.rint(np.ldexp(exact_BA, self.value_bits)).astype(np.int64)
@@ -105,7 +104,7 @@ def _bits(room: int, members: int, largest: Fraction) -> int:
     return near if Fraction(2) ** near <= most else near - 1
 
 
-def unusable(q_BA: Values, value_bound: float) -> str | None:
+def unusable(q_BA: NDArray[np.floating], value_bound: float) -> str | None:
     """Return why a member may not encode these values, or None. The server cannot check them."""
     largest = float(np.abs(q_BA).max(initial=0))
     if not np.isfinite(largest):

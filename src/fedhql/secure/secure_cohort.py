@@ -1,12 +1,12 @@
 """Secure aggregation in one process, with the same computation as between owners."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedhql.contract import Actions, States, Values
 from fedhql.errors import NoUsableAnswers
-from fedhql.federation import Cohort, PooledAnswers
+from fedhql.federation import PlainCohort, PooledAnswers
 from fedhql.secure.fixed_point import LEAST_MEMBERS, FixedPoint, unusable
 from fedhql.secure.masks import Masker, unmasked_sum
 
@@ -20,7 +20,7 @@ class SecureCohort:
 
     def __init__(
         self,
-        cohort: Cohort,
+        cohort: PlainCohort,
         *,
         value_bound: float,
         draw_key: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
@@ -30,10 +30,11 @@ class SecureCohort:
         self._maskers = [Masker(name, "one process", draw_key()) for name in self.names]
 
     def query(self, states: States) -> PooledAnswers:
-        values = self._cohort.query_each([states] * len(self.names))
-        found = {n: unusable(q_BA, self._value_bound) for n, q_BA in enumerate(values)}
-        refused = {n: why for n, why in found.items() if why is not None}
-        members = tuple(n for n in found if n not in refused)
+        answers = self._cohort.query(states)
+        values = dict(zip(answers.members, answers.q_NBA, strict=True))
+        found = {n: unusable(q_BA, self._value_bound) for n, q_BA in values.items()}
+        refused = {**answers.refused, **{n: why for n, why in found.items() if why is not None}}
+        members = tuple(n for n in values if n not in refused)
         if len(members) < LEAST_MEMBERS:
             reasons = ", ".join(f"{self.names[n]}: {why}" for n, why in refused.items())
             raise NoUsableAnswers(
@@ -48,12 +49,8 @@ class SecureCohort:
             self._maskers[n].masked(fixed.encoded(values[n]), (1, self._exchanges), cohort, b"")
             for n in members
         ]
-        sums_2BA = unmasked_sum(masked).reshape(2, *values[0].shape)
+        sums_2BA = unmasked_sum(masked).reshape(2, *answers.q_NBA.shape[1:])
         return PooledAnswers(fixed.moments(sums_2BA), members, refused)
-
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        """Return each agent's own values, for the owner's evaluation. A server calls `query`."""
-        return self._cohort.query_each(states)
 
     def self_learn(self, env_steps: int) -> None:
         self._cohort.self_learn(env_steps)

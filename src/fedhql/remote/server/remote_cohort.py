@@ -78,9 +78,6 @@ class RemoteCohort:
         here = (n for n, name in enumerate(self.names) if name in self._roster.sessions)
         return members, {n: "no usable answer in time" for n in here if n not in members}
 
-    def query_each(self, states: Sequence[States]) -> Sequence[Values]:
-        return [answer.values for answer in self.act_each(states)]
-
     def act_each(self, states: Sequence[States]) -> Sequence[GreedyAnswer]:
         """Ask each member about its own states; values are NaN for members that do not answer.
 
