@@ -12,6 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import safe_mean
 
 from fedhql.agents.randomness import PrivateStreams
+from fedhql.agents.sb3.settings import RolloutSettings, Sb3DqnSettings
 from fedhql.contract import States
 from fedhql.environments.make import Environment
 from fedhql.environments.replayable import ReplayableEnvironment
@@ -104,6 +105,16 @@ class PrivateModel(Generic[Algorithm]):
         if model._n_updates and "train/loss" in model.logger.name_to_value:
             figures["train/loss"] = float(model.logger.name_to_value["train/loss"])
         return figures
+
+
+def network_and_optimiser(settings: Sb3DqnSettings | RolloutSettings) -> dict[str, Any]:
+    """Return the network and the optimiser of the settings as SB3's `policy_kwargs`."""
+    return {
+        "net_arch": list(settings.hidden),
+        "activation_fn": ACTIVATIONS[settings.activation],
+        "optimizer_class": getattr(torch.optim, settings.optimizer),
+        "optimizer_kwargs": dict(settings.optimizer_kwargs),
+    }
 
 
 def save_networks(directory: Path, **parts: Any) -> None:

@@ -14,8 +14,8 @@ from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.sb3.private_model import (
-    ACTIVATIONS,
     PrivateModel,
+    network_and_optimiser,
     restore_networks,
     save_networks,
 )
@@ -100,10 +100,7 @@ class ReplayAgent:
             exploration_final_eps=settings.exploration_final_eps,
             exploration_fraction=settings.exploration_fraction if annealed else 1.0,
             policy_kwargs={
-                "net_arch": list(settings.hidden),
-                "activation_fn": ACTIVATIONS[settings.activation],
-                "optimizer_class": getattr(torch.optim, settings.optimizer),
-                "optimizer_kwargs": dict(settings.optimizer_kwargs),
+                **network_and_optimiser(settings),
                 **self._algorithm.policy_kwargs(settings),
             },
             seed=task.seed,

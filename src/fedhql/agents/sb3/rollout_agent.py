@@ -12,8 +12,8 @@ from fedhql.acting import GreedyAnswer, PolicyFunction
 from fedhql.agents.sb3.carried_rollout import CarriedRollout
 from fedhql.agents.sb3.policy_step import PolicyStep
 from fedhql.agents.sb3.private_model import (
-    ACTIVATIONS,
     PrivateModel,
+    network_and_optimiser,
     restore_networks,
     save_networks,
 )
@@ -75,12 +75,7 @@ class RolloutAgent:
             max_grad_norm=settings.max_grad_norm,
             normalize_advantage=settings.normalize_advantage,
             rollout_buffer_class=CarriedRollout,
-            policy_kwargs={
-                "net_arch": list(settings.hidden),
-                "activation_fn": ACTIVATIONS[settings.activation],
-                "optimizer_class": getattr(torch.optim, settings.optimizer),
-                "optimizer_kwargs": dict(settings.optimizer_kwargs),
-            },
+            policy_kwargs=network_and_optimiser(settings),
             seed=task.seed,
             device=settings.device,
             **{name: getattr(settings, name) for name in self._algorithm.own},
