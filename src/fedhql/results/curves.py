@@ -14,8 +14,12 @@ from fedhql.storage.records import CONSENSUS, ROUND, SELF_LEARNING, EvaluationRo
 from fedhql.storage.run_directory import Cell
 
 Floats = NDArray[np.float64]
-PAPERS = {"rule": "mean-std", "broadcast": "chosen", "server_environments": "reset"}
-PAPERS_PESSIMISM = 0.0
+PAPERS: dict[str, Any] = {
+    "rule": "mean-std",
+    "broadcast": "chosen",
+    "server_environments": "reset",
+    "pessimism": 0.0,
+}
 RECENT = 0.1  # the last tenth of the evaluations
 
 
@@ -130,11 +134,11 @@ class Run:
         if clean == FEDHQL and federation.get("rule") == "mean-std":
             own = [f"λ = {federation['exploration']:g}"]
         changed = changes(clean)
-        words = [federation[key] for key in PAPERS if key in federation and key not in changed]
-        past = [word for word in words if word not in PAPERS.values()]
-        pessimism = federation.get("pessimism", PAPERS_PESSIMISM)
-        if pessimism != PAPERS_PESSIMISM and "pessimism" not in changed:
-            past.append(f"μ = {pessimism:g}")
+        past = [
+            value if isinstance(value, str) else label(f"{key}={value:g}")
+            for key, theirs in PAPERS.items()
+            if key not in changed and (value := federation.get(key, theirs)) != theirs
+        ]
         lies = [f"{attack[1]} × {attack[0]}"] if attack else []
         return ", ".join(["FedHQL", *own, *past, *lies])
 
@@ -149,8 +153,7 @@ class Run:
     def exploration(self, arm: str) -> float | None:
         """λ of an arm that is the paper's in everything else."""
         federation = self.settings["federation"]
-        papers = PAPERS | {"pessimism": PAPERS_PESSIMISM}
-        past = any(federation.get(key, theirs) != theirs for key, theirs in papers.items())
+        past = any(federation.get(key, theirs) != theirs for key, theirs in PAPERS.items())
         if past or self.attack(arm):
             return None
         if arm == FEDHQL:
