@@ -6,8 +6,8 @@ three-layer MLP trained with SGD, and an MLP trained with SVRG. Run it with
     .venv/bin/python examples/three_black_boxes.py [--budget ENV_STEPS_PER_AGENT] [--seed SEED]
 
 In an experiment file the agents are kind = "three_black_boxes:TransformerAgent" (SgdAgent,
-SvrgAgent), found when this folder is the working directory or on PYTHONPATH. They are not told
-the file's environment and discount: repeat those as env_id and discount.
+SvrgAgent), found when this folder is the working directory or on PYTHONPATH. They take the file's
+environment and discount.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def build(kind: str, **options: object) -> object:
 
 def task(env_id: str) -> AgentTask:
     make = partial(make_environment, env_id)
-    return AgentTask(make, lambda: None, discount=0.9, budget_env_steps=100, seed=5)
+    return AgentTask(env_id, make, lambda: None, discount=0.9, budget_env_steps=100, seed=5)
 
 
 def test_a_users_class_gets_its_settings_and_a_seed(
@@ -29,6 +30,45 @@ def test_a_users_class_gets_its_settings_and_a_seed(
     monkeypatch.syspath_prepend(tmp_path)
     mine = build("my_agents:Mine", colour="red", size=3)
     assert vars(mine) == {"given": {"colour": "red", "size": 3, "seed": 5}}
+
+
+class Informed:
+    """Takes all that is offered; says which environment it has."""
+
+    def __init__(
+        self, seed: int, *, env_id: str, discount: float = 0.5, budget_env_steps: int = 1
+    ) -> None:
+        self.env_id, self.given = env_id, (seed, discount, budget_env_steps)
+
+
+class Elsewhere:
+    env_id = "MountainCar-v0"
+
+    def __init__(self, seed: int) -> None: ...
+
+
+def test_a_users_class_gets_the_facts_of_the_task_that_it_takes() -> None:
+    informed: Any = build("tests.agents.test_kinds:Informed")
+    assert (informed.env_id, informed.given) == ("CartPole-v1", (5, 0.9, 100))
+
+
+def test_a_users_settings_win_over_the_task() -> None:
+    informed: Any = build("tests.agents.test_kinds:Informed", discount=0.7)
+    assert informed.given == (5, 0.7, 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Informed", {"env_id": "MountainCar-v0"}), ("Elsewhere", {})]
+)
+def test_an_agent_with_another_environment_is_refused(name: str, options: dict[str, str]) -> None:
+    wrong = "has env_id = 'MountainCar-v0', but the environment is 'CartPole-v1'"
+    with pytest.raises(AgentRefused, match=wrong):
+        build(f"tests.agents.test_kinds:{name}", **options)
+
+
+def test_the_module_before_an_id_does_not_make_another_environment() -> None:
+    agent: Any = build("tests.agents.test_kinds:Informed", env_id="own_module:CartPole-v1")
+    assert agent.env_id == "own_module:CartPole-v1"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Settings files, the command line, the choice of an engine, error texts and the t
 record. This module imports no framework: a kind's module is loaded when an agent is built.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 from fedhql.acting import PolicyFunction
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.agents.kind_settings import DqnSettings, TabularSettings
+from fedhql.agents.own_class import build_own_agent
 from fedhql.agents.sb3.settings import (
     Sb3A2cSettings,
     Sb3DqnSettings,
@@ -27,8 +27,8 @@ from fedhql.agents.sb3.settings import (
 )
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
-from fedhql.errors import AgentRefused, MissingExtra, SettingsError
-from fedhql.plugins import import_plugin, is_plugin
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.plugins import is_plugin
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,10 @@ def find_kind(name: str) -> AgentKind | None:
 
 
 def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
-    """Build a built-in agent for `task`, or a user's class from its settings and a seed."""
+    """Build an agent for `task`: of a built-in kind, or of a user's own class."""
     if (known := find_kind(kind)) is not None:
         return _module(kind).build(known.settings(**options), task)
-    users_class = import_plugin("kind", kind, AgentRefused)
-    try:
-        inspect.signature(users_class).bind(seed=task.seed, **options)
-    except TypeError as error:
-        raise AgentRefused(
-            f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
-        ) from error
-    return users_class(seed=task.seed, **options)
+    return build_own_agent(kind, options, task)
 
 
 def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction | None:

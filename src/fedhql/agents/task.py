@@ -1,4 +1,4 @@
-"""The task that a built-in agent is built for."""
+"""The task that an agent is built for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from fedhql.environments.twins import Twin
 class AgentTask:
     """An environment, a discount, a budget, the length of a self-learning phase and a seed."""
 
+    env_id: str
     make_environment: Callable[[], Environment]
     find_twin: Callable[[], Twin | None]  # of that environment
     discount: float

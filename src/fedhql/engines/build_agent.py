@@ -24,6 +24,7 @@ def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]
 def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent:
     agent, environment = settings.agents[n], settings.environment
     task = AgentTask(
+        environment.id,
         partial(make_environment, environment.id, environment.options),
         partial(find_twin, environment.id, environment.options, environment.implementation),
         discount=environment.discount,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhql.agents.own_class import same_environment
 from fedhql.contract import (
     BlackBoxAgent,
     Checkpointable,
@@ -129,12 +130,14 @@ def _timed(clock: Callable[[], float], call: Callable[[], Any]) -> tuple[Any, fl
 
 
 def _same_environment(agent: BlackBoxAgent, wanted: str) -> Finding:
-    """Compare with the Gymnasium environment in `agent.env`, if it has one."""
+    """Compare with the agent's `env_id`, or with the Gymnasium environment in `agent.env`."""
     spec = getattr(getattr(agent, "env", None), "spec", None)
-    found = getattr(spec, "id", None)
+    found = getattr(agent, "env_id", None) or getattr(spec, "id", None)
     if found is None:
-        return Finding("environment", None, "the agent does not say which it has (no `env.spec`)")
-    return Finding("environment", found == wanted, f"{found}; the experiment's is {wanted}")
+        nowhere = "the agent does not say which it has (no `env_id`, no `env.spec`)"
+        return Finding("environment", None, nowhere)
+    same = same_environment(str(found), wanted)
+    return Finding("environment", same, f"{found}; the experiment's is {wanted}")
 
 
 def _rows_apart(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str]:

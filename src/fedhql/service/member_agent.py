@@ -83,6 +83,7 @@ def _build(
         kind,
         options,
         AgentTask(
+            named,
             make,
             partial(find_twin, named, env_options),
             discount=task.discount,

@@ -29,6 +29,7 @@ def quick_agent(kind: str, seed: int = 0, env_id: str = "CartPole-v1", **setting
 
 def quick_task(seed: int = 0, env_id: str = "CartPole-v1") -> AgentTask:
     return AgentTask(
+        env_id,
         partial(make_environment, env_id),
         lambda: None,
         discount=0.99,

@@ -1,0 +1,45 @@
+"""Build an agent of a user's own class, `kind = "package.module:Class"`."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from fedhql.agents.task import AgentTask
+from fedhql.contract import BlackBoxAgent
+from fedhql.errors import AgentRefused
+from fedhql.plugins import import_plugin
+
+
+def build_own_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
+    """Build the agent from its settings, a seed and those facts of the task that it takes.
+
+    Raise AgentRefused if it cannot be built so, or says that it has another environment.
+    """
+    own_class = import_plugin("kind", kind, AgentRefused)
+    signature = inspect.signature(own_class)
+    facts = {
+        "env_id": task.env_id,
+        "discount": task.discount,
+        "budget_env_steps": task.budget_env_steps,
+    }
+    taken = {name: value for name, value in facts.items() if name in signature.parameters}
+    keywords = taken | dict(options)
+    try:
+        signature.bind(seed=task.seed, **keywords)
+    except TypeError as error:
+        raise AgentRefused(
+            f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
+        ) from error
+    agent: BlackBoxAgent = own_class(seed=task.seed, **keywords)
+    found = getattr(agent, "env_id", None)
+    if isinstance(found, str) and not same_environment(found, task.env_id):
+        raise AgentRefused(
+            f"kind = {kind!r} has env_id = {found!r}, but the environment is {task.env_id!r}; take "
+            "env_id as a keyword of the constructor, and leave it out of the agent's settings"
+        )
+    return agent
+
+
+def same_environment(found: str, wanted: str) -> bool:
+    """Compare Gymnasium ids; a module to import may stand before one, as in "module:Name-v0"."""
+    return found.rpartition(":")[2] == wanted.rpartition(":")[2]
