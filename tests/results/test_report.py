@@ -135,12 +135,12 @@ def test_the_page_fetches_nothing(tmp_path: Path) -> None:
 
 def test_what_users_named_does_not_break_the_page(tmp_path: Path) -> None:
     # An arm's name gets into the plots' data, the other two into the page's text.
-    run = learning_run(arms=["independent", "</script>=3"], name="<b>&")
+    run = learning_run(arms=["independent", "</script>=3"], name="<i>&")
     run.settings["environment"]["options"] = {"note": NASTY}
     html, _ = written([run], tmp_path)
     page = Page(html)
     assert len(page.scripts) == 3  # plotly, the data, the page's own
-    assert not [tag for tag, _ in page.elements if tag == "b"]
+    assert not [tag for tag, _ in page.elements if tag == "i"]
     gains, *curves = json.loads(page.scripts[1])
     assert gains["layout"]["yaxis"]["ticktext"] == ["FedHQL, </script> = 3"]
     labels = {trace["meta"] for panel in curves for trace in panel["traces"]}

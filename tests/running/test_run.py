@@ -1,4 +1,4 @@
-"""What a compiled run shows on its display. No cell is run."""
+"""What a run shows and says before it works. No cell is run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -58,11 +58,11 @@ class IdleExecutor:
         on_message(DeviceFacts(is_cpu=True, memory_bytes=10**9, observation_size=4))
 
 
-def begin(home: Path) -> list[Cell]:
+def begin(home: Path, settings: ExperimentSettings = SETTINGS) -> list[Cell]:
     """Begin a run. Return the cells that have a bar."""
     display = RecordingDisplay()
     run.run_experiment(
-        SETTINGS,
+        settings,
         RunDirectory(home),
         arms=["independent", "fedhql"],
         seeds=[0],
@@ -95,3 +95,18 @@ def test_a_run_of_a_manifest_without_an_engine_is_finished_by_messages(tmp_path:
     directory.write_manifest({"arms": ["fedhql"], "seeds": [0], "sessions": []})
     assert run._engine(directory, SETTINGS, "auto") == "messages"
     assert run._engine(directory, SETTINGS, "messages") == "messages"
+
+
+@pytest.mark.parametrize(("phase", "warned"), [(1_000, True), (900, False)])
+def test_an_arm_without_rounds_is_told_before_the_run(
+    phase: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = {"self_learning_env_steps": phase, "query_batch": 10}
+    changed = SETTINGS.model_copy(
+        update={"federation": SETTINGS.federation.model_copy(update=federation)}
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "_dispatch", lambda display, message: None)
+        begin(tmp_path, changed)
+    told = "no round takes place in fedhql: the budget of 1,000 env steps ends with the first phase"
+    assert (told in caplog.text) == warned

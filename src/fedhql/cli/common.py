@@ -10,12 +10,14 @@ from typing import Annotated, NoReturn
 
 import numpy as np
 import typer
+from rich.console import Console
 
 from fedhql.cluster.session import Cluster, connected
 from fedhql.engines.choice import AUTO, engine_named
 from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
+from fedhql.results.notes import notes
 from fedhql.running.local_executor import LocalExecutor
 
 INTERRUPTED = 130
@@ -61,6 +63,12 @@ def draw(runs: Sequence[Run], home: Path, attacks_at: float = 1.0) -> None:
     from fedhql.results.figures import draw_figures
 
     draw_figures(runs, home, rng(), attacks_at=attacks_at)
+
+
+def print_notes(console: Console, run: Run) -> None:
+    for note in notes(run):
+        text = f"{note.head.lower()}: {note.text}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def cores() -> int:

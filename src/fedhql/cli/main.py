@@ -24,6 +24,7 @@ from fedhql.cli.common import (
     executor_on,
     fail,
     parse_seeds,
+    print_notes,
     warnings_to_stderr,
 )
 from fedhql.cli.display import LiveDisplay, results_table
@@ -33,7 +34,6 @@ from fedhql.engines.choice import AUTO, ENGINES, engine_named, engine_that_place
 from fedhql.engines.work import Executor
 from fedhql.errors import FedHQLError, SettingsError
 from fedhql.federation.attacks import ATTACKS
-from fedhql.results.diverged import diverged_notes
 from fedhql.results.load import load_run
 from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
 from fedhql.running.run import engine_of, run_experiment
@@ -231,8 +231,7 @@ def run(
             fail("interrupted; go on with --resume", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
-        for note in diverged_notes(finished):
-            console.print(f"diverged: {note}", soft_wrap=True, highlight=False, markup=False)
+        print_notes(console, finished)
         if figures:
             draw([finished], directory.figures)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)

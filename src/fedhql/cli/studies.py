@@ -23,6 +23,7 @@ from fedhql.cli.common import (
     executor_on,
     fail,
     parse_seeds,
+    print_notes,
     rng,
     warnings_to_stderr,
 )
@@ -236,6 +237,7 @@ def _report(
 ) -> Path:
     for run in runs:
         console.print(f"{run.name}: {answer(run, level)}", highlight=False, markup=False)
+        print_notes(console, run)
         _print(console, welfare_table(run, level), run.name)
     for table in attack_tables(attack_scores(runs, at=at, level=level), level):
         _print(console, table)

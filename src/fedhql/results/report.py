@@ -14,8 +14,8 @@ from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
 from fedhql.results.claims import check_claims
 from fedhql.results.curves import Run
-from fedhql.results.diverged import diverged_notes
 from fedhql.results.measures_table import measures_table, policies_table
+from fedhql.results.notes import notes
 from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
@@ -83,7 +83,7 @@ def _markdown(
     for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
         parts += [] if few else [answer(run, level) + "\n"]
-        parts += [f"**Diverged.** {note}\n" for note in diverged_notes(run)]
+        parts += [f"**{note.head}.** {note.text}\n" for note in notes(run)]
         parts += [table.markdown() for table in of_run]
     return "\n".join(parts)
 
@@ -112,7 +112,7 @@ def _html(
             f"<h2>{escape(run.name)}: {escape(run.title)}</h2>",
             f"<p>{escape(_facts(run))}</p>",
             "" if few else f'<p class="answer">{escape(answer(run, level))}</p>',
-            *(f"<p><b>Diverged.</b> {escape(note)}</p>" for note in diverged_notes(run)),
+            *(f"<p><b>{note.head}.</b> {escape(note.text)}</p>" for note in notes(run)),
             _places(wide, "panels wide"),
             *(table.html() for table in of_run),
             "<h3>Each agent, max mean return</h3>",

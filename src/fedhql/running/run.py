@@ -12,6 +12,7 @@ from fedhql.engines.choice import AUTO, choose_engine, engine_named, engine_that
 from fedhql.engines.engine import DeviceFacts, Engine, Recording
 from fedhql.engines.work import Agents, Executor, Send, Work
 from fedhql.errors import RunDirectoryError
+from fedhql.results.notes import has_no_round
 from fedhql.results.summary import write_summary
 from fedhql.settings.experiment import differing_keys, read_settings
 from fedhql.settings.sections import ExperimentSettings
@@ -53,8 +54,6 @@ def run_experiment(
     """
     _require_same_experiment(directory, settings, resume)
     _warn_of_late_learners(settings)
-    if set(arms) != {INDEPENDENT}:
-        _warn_if_nothing_is_federated(settings)
     chosen = _engine(directory, settings, engine)
     computes, facts = engine_named(chosen), DeviceFacts()
     if computes.needs_facts or not directory.is_run():
@@ -63,6 +62,7 @@ def run_experiment(
         # Again: another process may have written to the directory meanwhile.
         _require_same_experiment(directory, settings, resume)
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
+        _warn_of_arms_without_rounds(settings, manifest["arms"])
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts() | executor.facts()
         write_atomically(directory.settings, settings.as_toml())
@@ -92,16 +92,17 @@ def run_experiment(
             _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
 
 
-def _warn_if_nothing_is_federated(settings: ExperimentSettings) -> None:
-    """Warn when the budget ends before the first round: then all arms are the same."""
-    budget = settings.budget.env_steps_per_agent
-    phase = settings.federation.self_learning_env_steps
-    if budget <= phase:
+def _warn_of_arms_without_rounds(settings: ExperimentSettings, arms: Sequence[str]) -> None:
+    """Warn when the budget ends before the first round: the arm then equals agents alone."""
+    of_run = settings.model_dump(mode="json")
+    without = [arm for arm in arms if arm != INDEPENDENT and has_no_round(of_run, arm)]
+    if without:
         log.warning(
-            "no round takes place: the budget of %s env steps is no more than the first phase of "
-            "self-learning; lower it with --set federation.self_learning_env_steps=N, now %s",
-            f"{budget:,}",
-            f"{phase:,}",
+            "no round takes place in %s: the budget of %s env steps ends with the first phase of "
+            "self-learning; shorten phases with --set federation.self_learning_env_steps=N, now %s",
+            ", ".join(without),
+            f"{settings.budget.env_steps_per_agent:,}",
+            f"{settings.federation.self_learning_env_steps:,}",
         )
 
 

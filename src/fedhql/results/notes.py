@@ -1,0 +1,63 @@
+"""What a reader must know before the figures of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedhql.results.curves import Run
+from fedhql.results.diverged import diverged_notes
+from fedhql.results.objectives import curves_until
+from fedhql.storage.arm_names import changes
+
+
+@dataclass(frozen=True)
+class Note:
+    """A head such as "Unfinished", and what there is to say."""
+
+    head: str
+    text: str
+
+
+def notes(run: Run) -> list[Note]:
+    found = {
+        "Unfinished": _unfinished(run),
+        "Not federated": _not_federated(run),
+        "Diverged": diverged_notes(run),
+    }
+    return [Note(head, text) for head, texts in found.items() for text in texts]
+
+
+def has_no_round(settings: Mapping[str, Any], arm: str) -> bool:
+    """Return whether the budget ends before the first server step of an arm that federates."""
+    federation = settings["federation"] | changes(arm)
+    budget, agents = settings["budget"]["env_steps_per_agent"], len(settings["agents"])
+    left = agents * (budget - int(federation["self_learning_env_steps"]))
+    return left < int(federation.get("query_batch", 1))
+
+
+def _unfinished(run: Run) -> list[str]:
+    arms, seeds = run.manifest["arms"], run.manifest["seeds"]
+    finished = {arm: curves_until(run, arm, run.budget) for arm in arms}
+    left = {arm: [seed for seed in seeds if seed not in finished[arm]] for arm in arms}
+    count = sum(map(len, left.values()))
+    if not count:
+        return []
+    each = "; ".join(
+        f"{run.label(arm)}, seed{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
+        for arm, of in left.items()
+        if of
+    )
+    return [
+        f"{count} of {len(arms) * len(seeds)} cells have not consumed the budget of "
+        f"{run.budget:,} env steps per agent: {each}."
+    ]
+
+
+def _not_federated(run: Run) -> list[str]:
+    arms = [run.label(arm) for arm in run.federated_arms if has_no_round(run.settings, arm)]
+    if not arms:
+        return []
+    return [
+        f"No round took place in {'; '.join(arms)}: the budget of {run.budget:,} env steps per "
+        "agent ends with the first phase of self-learning. Agents learned as they do alone."
+    ]
