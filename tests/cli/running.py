@@ -1,5 +1,6 @@
 """The command line as a user runs it: a process of its own."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,14 @@ def succeed(*arguments: object, cwd: Path | None = None) -> str:
     done = fedhql(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def told_command(output: str) -> list[str]:
+    """Return the words of the command in the one line that an interrupt leaves."""
+    (line,) = output.splitlines()
+    said, _, told = line.partition("interrupted; go on: ")
+    assert said == "fedhql: error: "
+    return shlex.split(told)
 
 
 def write_file(directory: Path, text: str) -> Path:

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +46,18 @@ Address = Annotated[
 def fail(message: str, code: int) -> NoReturn:
     print(f"fedhql: error: {message}", file=sys.stderr)  # noqa: T201 - plain text on any terminal
     sys.exit(code)
+
+
+def command_to_continue(argv: Sequence[str]) -> str:
+    """Return the command that continues the one in `argv`, as a shell takes it."""
+    program, *arguments = argv
+    if Path(program).name != "fedhql":
+        words = ["python", "-m", "fedhql"]
+    else:
+        words = ["fedhql" if shutil.which("fedhql") == program else program]
+    if arguments[:1] == ["run"] and "--resume" not in arguments:
+        arguments.append("--resume")
+    return shlex.join(words + arguments)
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -18,6 +18,7 @@ from fedhql.cli.common import (
     RAY,
     Address,
     On,
+    command_to_continue,
     cores,
     draw,
     engine_and_executor,
@@ -65,7 +66,8 @@ def main() -> None:
     except FedHQLError as error:
         fail(" ".join(str(error).split()), error.exit_code)  # a library may put newlines into it
     except WorkerFailed as error:
-        fail(f"a worker failed; go on from its last checkpoint with --resume\n{error}", 1)
+        go_on = f"go on from its last checkpoint: {command_to_continue(sys.argv)}"
+        fail(f"a worker failed; {go_on}\n{error}", 1)
 
 
 @app.callback(invoke_without_command=True)
@@ -228,7 +230,7 @@ def run(
                     after_message=mirror.send_if_due if mirror else lambda: None,
                 )
         except KeyboardInterrupt:  # typer would only print "Aborted"
-            fail("interrupted; go on with --resume", INTERRUPTED)
+            fail(f"interrupted; go on: {command_to_continue(sys.argv)}", INTERRUPTED)
         finished = load_run(directory.path)
         console.print(results_table(finished))
         print_notes(console, finished)

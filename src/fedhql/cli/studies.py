@@ -18,6 +18,7 @@ from fedhql.cli.common import (
     RAY,
     Address,
     On,
+    command_to_continue,
     draw,
     engine_and_executor,
     executor_on,
@@ -152,7 +153,7 @@ def suite(
                     after_each=draw_its_figures,
                 )
         except KeyboardInterrupt:
-            fail("interrupted; run the same command to continue", INTERRUPTED)
+            fail(f"interrupted; go on: {command_to_continue(sys.argv)}", INTERRUPTED)
         finished = [load_run(each.directory.path) for each in runs]
         page = _report(finished, path / "report", LEVEL, console)
         if len(runs) == 1:
