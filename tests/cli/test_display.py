@@ -1,4 +1,4 @@
-"""What stands on a terminal while runs work."""
+"""What stands on a terminal while runs work, and at their end."""
 
 import re
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedhql.cli.display import MOST_BARS, LiveDisplay
+from fedhql.cli.display import LINE_SECONDS, LINES, MOST_BARS, NONE, LiveDisplay, results_tables
 from fedhql.engines.cell_records import Progress
 from fedhql.storage.run_directory import Cell
+from tests.results.handmade import learning_run, settings
 
 FEW = [Cell("independent", 0), Cell("fedhql", 0)]
 MANY = [Cell(arm, seed) for arm in ("independent", "fedhql") for seed in range(MOST_BARS)]
@@ -129,3 +130,76 @@ def test_nothing_is_drawn_when_no_one_is_at_a_terminal() -> None:
     with screen.display:
         pass
     assert screen.written.getvalue() == ""
+
+
+class Lines:
+    """A file, and a clock that is set by hand."""
+
+    def __init__(self, style: str = LINES, overall: int | None = None) -> None:
+        self._file, self.seconds = StringIO(), 0.0
+        console = Console(force_terminal=False, file=self._file, width=20)
+        self.display = LiveDisplay(
+            console, overall=overall, style=style, clock=lambda: self.seconds
+        )
+
+    def show(self, cell: Cell, consumed: float, mean_return: float | None = None) -> None:
+        self.display.show(Progress(cell, consumed, mean_return))
+
+    def written(self) -> list[str]:
+        return self._file.getvalue().splitlines()
+
+
+def test_lines_come_at_intervals_and_at_the_end() -> None:
+    lines = Lines()
+    with lines.display:
+        lines.display.start(FEW, BUDGET)
+        lines.show(FEW[0], 0.0)
+        lines.seconds = LINE_SECONDS - 20.0
+        lines.show(FEW[0], 100.0)
+        lines.seconds = LINE_SECONDS
+        lines.show(FEW[0], 250.0, 12.3456)  # 150 env steps in 20 s; 750 are left
+        assert lines.written() == [
+            "independent 0 %; fedhql 0 %",
+            "independent 25 %, latest return 12.35, 0:01:40 left; fedhql 0 %",
+        ]
+        lines.show(FEW[0], 1_000.0, 20.0)
+        lines.show(FEW[1], 1_000.0, 30.0)
+    assert lines.written()[2:] == [
+        "independent 100 %, latest return 20; fedhql 100 %, latest return 30"
+    ]
+
+
+def test_a_line_has_every_arm_and_all_runs() -> None:
+    lines = Lines(overall=4 * BUDGET)
+    lines.display.start([*FEW, Cell("fedhql", 1)], BUDGET)
+    lines.show(FEW[1], 400.0)
+    assert lines.written() == ["in all 10 %; independent 0 %; fedhql 20 %"]
+
+
+def test_no_progress_is_shown_when_none_is_wanted() -> None:
+    lines = Lines(NONE)
+    with lines.display:
+        lines.display.start(FEW, BUDGET)
+        lines.show(FEW[0], 500.0)
+    assert lines.written() == []
+
+
+ARMS = ("independent", "fedhql", "exploration=3,learning_rate=0.1", "rule=median-mad")
+
+
+@pytest.mark.parametrize(("width", "tables"), [(80, 3), (40, 4), (200, 1)])
+def test_tables_of_results_cut_nothing(width: int, tables: int) -> None:
+    run = learning_run(arms=ARMS, settings_=settings(2))
+    run.settings["agents"][0]["name"] = "north-west"
+    file = StringIO()
+    console = Console(force_terminal=False, file=file, width=width)
+    found = list(results_tables(run, console))
+    for table in found:
+        console.print(table)
+    shown = file.getvalue()
+    assert len(found) == tables
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    if width >= 80:
+        heads = [part for arm in ARMS for part in arm.split(",")]
+        assert [word for word in (*heads, "north-west", "agent2") if word not in shown] == []

@@ -4,10 +4,14 @@ import json
 import os
 import shutil
 import signal
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from fedhql.cli import studies
+from fedhql.results.tables import Table
 from fedhql.storage.records import EvaluationRow, read_rows
 from tests.cli.running import TABULAR, command, fedhql, succeed, told_command, write_file
 from tests.cli.test_resume import assert_same_records, kill, start, wait_for_rows, wait_until
@@ -232,3 +236,11 @@ def test_another_suite_in_the_same_place_is_refused(suite: Path) -> None:
 )
 def test_help(command: str, said: str) -> None:
     assert said in " ".join(succeed(command, "--help").split())
+
+
+def test_tables_of_a_report_cut_nothing() -> None:
+    file, name = StringIO(), "lunarlander-n10-plus-agents"
+    table = Table("Runs", ("run", "return"), [(name, "123.4 [100, 150]")])
+    studies._print(Console(file=file, width=20), table)
+    cells = [line.split("│")[1].strip() for line in file.getvalue().splitlines() if "│" in line]
+    assert "".join(cells) == name

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from fedhql.cli.display import LINE_SECONDS, STYLES
 from fedhql.cluster.session import Cluster, connected
 from fedhql.engines.choice import AUTO, engine_named
 from fedhql.engines.work import Executor
@@ -41,6 +42,14 @@ Address = Annotated[
         "  [default: a new cluster on this machine, stopped at the end]",
     ),
 ]
+ProgressStyle = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(STYLES),
+        help=f"bar: drawn at a terminal only. lines: a line every {LINE_SECONDS} s, also in a "
+        "file. none: nothing.",
+    ),
+]
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -58,6 +67,11 @@ def command_to_continue(argv: Sequence[str]) -> str:
     if arguments[:1] == ["run"] and "--resume" not in arguments:
         arguments.append("--resume")
     return shlex.join(words + arguments)
+
+
+def require_style(progress: str) -> None:
+    if progress not in STYLES:
+        raise SettingsError(f"--progress {progress}: allowed: {', '.join(STYLES)}")
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -1,7 +1,10 @@
-"""Progress bars for a run, and a table of its results."""
+"""The progress of a run, as bars or lines, and tables of its results."""
 
+import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -9,6 +12,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    Task,
     TaskID,
     TaskProgressColumn,
     TextColumn,
@@ -19,20 +23,33 @@ from rich.table import Table
 
 from fedhql.engines.cell_records import Progress as CellProgress
 from fedhql.results.curves import Run
-from fedhql.results.summary import AgentSummary, mean_over_agents, summarise
+from fedhql.results.summary import AgentSummary, Summary, mean_over_agents, summarise
 from fedhql.storage.run_directory import Cell
 
 MOST_BARS = 12  # more would not fit a terminal
+LINE_SECONDS = 30  # from one line to the next
+BAR, LINES, NONE = "bar", "lines", "none"
+STYLES = (BAR, LINES, NONE)
 
 
 class LiveDisplay:
-    """Progress bars with the time left, shown only on a terminal.
+    """Progress with the time left: bars, shown only on a terminal, or lines, shown anywhere.
 
     There is a bar for every cell, or for every arm if there are more than MOST_BARS cells. Above
-    them is a bar for all runs together, if `overall` gives their env steps.
+    them is a bar for all runs together, if `overall` gives their env steps. A line tells the same
+    of all runs and of every arm.
     """
 
-    def __init__(self, console: Console, *, overall: int | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        overall: int | None = None,
+        style: str = BAR,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._style, self._clock = console, style, clock
+        self._next_line = -math.inf
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -42,7 +59,8 @@ class LiveDisplay:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=style != BAR or not console.is_terminal,
+            get_time=clock,
             # Steps get slower once learning starts, so only the last minutes count.
             speed_estimate_period=180,
         )
@@ -56,7 +74,8 @@ class LiveDisplay:
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
         for task in set(self._tasks.values()):  # of the previous run
             self._bars.remove_task(task)
-        names = {c: str(c) if len(cells) <= MOST_BARS else c.arm for c in cells}
+        few = len(cells) <= MOST_BARS and self._style == BAR
+        names = {c: str(c) if few else c.arm for c in cells}
         counts = Counter(names.values())
         tasks = {
             name: self._bars.add_task(name, total=count * budget_env_steps, start=False, note="")
@@ -81,6 +100,13 @@ class LiveDisplay:
             self._bars.update(task, completed=together, note=note)
         if self._overall is not None:
             self._bars.advance(self._overall, progress.consumed_env_steps - (before or 0))
+        if self._style == LINES and self._clock() >= self._next_line:
+            self._next_line = self._clock() + LINE_SECONDS
+            self._print_line()
+
+    def _print_line(self) -> None:
+        line = "; ".join(map(_told, self._bars.tasks))
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -93,17 +119,43 @@ class LiveDisplay:
         traceback: TracebackType | None,
     ) -> None:
         self._bars.stop()
+        if self._style == LINES and self._consumed:
+            self._print_line()
 
 
-def results_table(run: Run) -> Table:
-    """Return a table of agents by arms, with the best and the recent mean return."""
+def _told(task: Task) -> str:
+    """Return a bar in words."""
+    left = task.time_remaining
+    parts = [
+        f"{task.description} {task.percentage:.0f} %",
+        task.fields["note"],
+        f"{timedelta(seconds=round(left))} left" if left else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def results_tables(run: Run, console: Console) -> Iterator[Table]:
+    """Yield tables of agents by arms, each with as many arms as fit beside each other."""
     summary, seeds = summarise(run), len({s for curves in run.arms.values() for s in curves})
     title = f"mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
+    arms, unlimited = list(summary), console.options.update(max_width=100_000)
+    while arms:
+        for count in range(len(arms), 0, -1):
+            table = _results_table({arm: summary[arm] for arm in arms[:count]}, title)
+            if console.measure(table, options=unlimited).maximum <= console.width:
+                break
+        yield table
+        arms, title = arms[count:], ""
+
+
+def _results_table(summary: Summary, title: str) -> Table:
+    """Return a table with the best and the recent mean return."""
     table = Table(title=title)
-    table.add_column("agent")
+    table.add_column("agent", overflow="fold")
     for arm in summary:
-        table.add_column(f"{arm}\nmax mean", justify="right")
-        table.add_column(f"{arm}\nrecent", justify="right")
+        head = arm.replace(",", ",\n")
+        table.add_column(f"{head}\nmax mean", justify="right", overflow="fold")
+        table.add_column(f"{head}\nrecent", justify="right", overflow="fold")
     names = list(dict.fromkeys(name for agents in summary.values() for name in agents))
     for name in names:
         table.add_row(name, *_cells([agents[name] for agents in summary.values()]))

@@ -18,6 +18,7 @@ from fedhql.cli.common import (
     RAY,
     Address,
     On,
+    ProgressStyle,
     command_to_continue,
     cores,
     draw,
@@ -26,9 +27,10 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
+    require_style,
     warnings_to_stderr,
 )
-from fedhql.cli.display import LiveDisplay, results_table
+from fedhql.cli.display import BAR, LiveDisplay, results_tables
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
 from fedhql.engines.choice import AUTO, ENGINES, engine_named, engine_that_places_agents
@@ -169,6 +171,7 @@ def run(
             metavar="N", min=1, help="Processes side by side.  [default: the number of cores]"
         ),
     ] = None,
+    progress: ProgressStyle = BAR,
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="Draw the figures at the end.")
     ] = True,
@@ -194,6 +197,7 @@ def run(
     console = Console()
 
     engine, on = engine_and_executor(engine, on)
+    require_style(progress)
 
     def on_ray(cluster: Cluster) -> Executor:
         if engine_named(engine).places_agents:
@@ -209,7 +213,7 @@ def run(
         arms = [*(arm or default_arms), *_attacked(arm or [FEDHQL], attack, attackers)]
         try:
             with (
-                LiveDisplay(console) as display,
+                LiveDisplay(console, style=progress) as display,
                 executor_on(on, address, jobs, on_ray) as executor,
             ):
                 # After the display has started, so that warnings appear above the bars.
@@ -232,7 +236,8 @@ def run(
         except KeyboardInterrupt:  # typer would only print "Aborted"
             fail(f"interrupted; go on: {command_to_continue(sys.argv)}", INTERRUPTED)
         finished = load_run(directory.path)
-        console.print(results_table(finished))
+        for table in results_tables(finished, console):
+            console.print(table)
         print_notes(console, finished)
         if figures:
             draw([finished], directory.figures)

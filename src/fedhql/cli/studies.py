@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from fedhql.cli.common import (
     RAY,
     Address,
     On,
+    ProgressStyle,
     command_to_continue,
     draw,
     engine_and_executor,
@@ -25,10 +26,11 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
+    require_style,
     rng,
     warnings_to_stderr,
 )
-from fedhql.cli.display import LiveDisplay
+from fedhql.cli.display import BAR, LiveDisplay
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
 from fedhql.engines.choice import AUTO, ENGINES
@@ -102,6 +104,7 @@ def suite(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="As in `run`.  [default: all cores]")
     ] = None,
+    progress: ProgressStyle = BAR,
 ) -> None:
     """Run a suite of experiments, then draw figures and write a report.
 
@@ -110,6 +113,7 @@ def suite(
     console = Console()
 
     engine, on = engine_and_executor(engine, on)
+    require_style(progress)
     if on == RAY and jobs is not None:
         raise SettingsError(
             "--jobs is for this machine; on Ray, the nodes' cores or GPUs set the number"
@@ -136,7 +140,7 @@ def suite(
         try:
             with (
                 LiveDisplay(
-                    console, overall=sum(each.env_steps_left() for each in runs)
+                    console, overall=sum(each.env_steps_left() for each in runs), style=progress
                 ) as display,
                 executor_on(on, address, jobs, on_ray) as executor,
             ):
@@ -262,7 +266,8 @@ def _print(console: Console, table: Table, of: str = "") -> None:
         title += f" ({left_out} of {len(table.rows)} not run)"
     shown = RichTable(title=title, caption=None if table.brief else table.note)
     for n in columns:
-        shown.add_column(table.header[n], justify="left" if n < table.words else "right")
+        side: Literal["left", "right"] = "left" if n < table.words else "right"
+        shown.add_column(table.header[n], justify=side, overflow="fold")
     for row in rows:
         shown.add_row(*(row[n] for n in columns))
     console.print(shown)
