@@ -65,6 +65,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--set", "agents.3.name=all"], "agents.3.name: 'all' is taken"),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
+        (["cartpole-n5", "--out", "memory://run"], "files in memory are lost when the command"),
         (["cartpole-n5", "--progress", "dots"], "--progress dots: allowed: bar, lines, none"),
         (
             ["cartpole-n5", "--arm", "both"],
@@ -107,7 +108,7 @@ def test_bad_input(
     """Called in this process, which has loaded all it needs: these mistakes start no worker."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", ["fedhql", "run", *arguments, "--out", "run"])
+    monkeypatch.setattr(sys, "argv", ["fedhql", "run", "--out", "run", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr().err

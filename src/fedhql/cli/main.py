@@ -27,6 +27,7 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
+    require_lasting,
     require_style,
     warnings_to_stderr,
 )
@@ -198,6 +199,7 @@ def run(
 
     engine, on = engine_and_executor(engine, on)
     require_style(progress)
+    require_lasting(out)
 
     def on_ray(cluster: Cluster) -> Executor:
         if engine_named(engine).places_agents:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
+    require_lasting,
     require_style,
     rng,
     warnings_to_stderr,
@@ -114,6 +115,7 @@ def suite(
 
     engine, on = engine_and_executor(engine, on)
     require_style(progress)
+    require_lasting(out)
     if on == RAY and jobs is not None:
         raise SettingsError(
             "--jobs is for this machine; on Ray, the nodes' cores or GPUs set the number"
@@ -266,8 +268,9 @@ def _print(console: Console, table: Table, of: str = "") -> None:
         title += f" ({left_out} of {len(table.rows)} not run)"
     shown = RichTable(title=title, caption=None if table.brief else table.note)
     for n in columns:
-        side: Literal["left", "right"] = "left" if n < table.words else "right"
-        shown.add_column(table.header[n], justify=side, overflow="fold")
+        shown.add_column(
+            table.header[n], justify="left" if n < table.words else "right", overflow="fold"
+        )
     for row in rows:
         shown.add_row(*(row[n] for n in columns))
     console.print(shown)
