@@ -27,7 +27,7 @@ from fedhql.agents.sb3.settings import (
 )
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
-from fedhql.errors import MissingExtra, SettingsError
+from fedhql.errors import AgentRefused, MissingExtra, SettingsError
 from fedhql.plugins import is_plugin
 
 
@@ -101,11 +101,20 @@ def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> Black
 
 
 def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction | None:
-    """Return the policy of an exported agent; None for a kind that exports no policy."""
+    """Return the policy of an exported agent; None for a kind that exports no policy.
+
+    Raise AgentRefused if `directory` does not hold what an agent of this kind exports.
+    """
     known = find_kind(kind)
     if known is None or not known.exports_policy:
         return None
-    return _module(kind).load_policy(directory, space)
+    module = _module(kind)
+    try:
+        return module.load_policy(directory, space)
+    except (AttributeError, OSError, TypeError) as error:  # what a framework makes of other files
+        raise AgentRefused(
+            f"{directory} holds no policy of an agent of kind {kind!r}: {error}"
+        ) from error
 
 
 def _module(kind: str) -> Any:

@@ -1,6 +1,7 @@
 """What every kind of stable-baselines3 keeps: exact steps, private streams, bitwise resume."""
 
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,23 @@ def test_the_library_loads_what_is_exported(kind: str, tmp_path: Path) -> None:
     assert policy is not None
     for one, other in zip(policy(STATES), expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("exported", "kind"),
+    [
+        ("sb3-dqn", "dqn"),
+        ("sb3-dqn", "tabular"),
+        ("sb3-dqn", "sb3-ppo"),
+        ("sb3-ppo", "sb3-dqn"),
+        ("sb3-dqn", "sb3-qrdqn"),
+    ],
+)
+def test_a_policy_of_another_kind_is_refused(exported: str, kind: str, tmp_path: Path) -> None:
+    quick_agent(exported).export(tmp_path)
+    wrong = f"{re.escape(str(tmp_path))} holds no policy of an agent of kind '{kind}'"
+    with pytest.raises(AgentRefused, match=wrong):
+        load_policy(kind, tmp_path, BOX)
 
 
 @every_kind
