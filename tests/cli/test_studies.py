@@ -203,6 +203,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
         (["report", "new"], "new holds no run of fedhql, nor a suite of runs"),
         (["report", "first/figures"], "first/figures holds no run of fedhql"),
         (["report", "experiment.toml"], "experiment.toml holds no run of fedhql"),
+        (["report", "readings.csv"], "readings.csv does not exist"),
         (["compare", "first", "new"], "new holds no run of fedhql"),
         (["compare", "first"], "compare takes at least two runs"),
     ],

@@ -6,8 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedhql.errors import RunDirectoryError
 from fedhql.results.curves import Run
 from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10
+from fedhql.results.reading_answers import (
+    HEADER,
+    answers_of_readings,
+    read_readings,
+    readings_csv,
+)
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.report import paper_tables, write_report
 from fedhql.results.verdicts import Range, Verdict, weigh
@@ -90,10 +97,37 @@ def test_a_report_of_readings_compares_them(tmp_path: Path) -> None:
     )
     assert (right.title, len(right.rows)) == ("The paper's statements, read as right", 13)
     assert "the distance to the paper: 0.000." in right.note
-    page, text = write_report(runs, tmp_path / "report", np.random.default_rng(0), level=0.95)
+    page, text, kept = write_report(runs, tmp_path / "report", np.random.default_rng(0), level=0.95)
 
     assert compared.markdown() in text.read_text()
     assert '<td class="number met">met <wbr>(0.00)</td>' in page.read_text()
+    # The small file says the same, also beside a run.
+    tables = [table.markdown() for table in (compared, five, ten)]
+    for beside in ([], runs[:1]):
+        found = paper_tables(beside, np.random.default_rng(0), read_readings(kept))
+        assert [table.markdown() for table in found[:3]] == tables
+
+
+def test_answers_in_several_files_are_one_reading(tmp_path: Path) -> None:
+    for name, of in (("cartpole-n5--right", CARTPOLE_5), ("cartpole-n10--right", CARTPOLE_10)):
+        answers = answers_of_readings([replace(the_papers(of), name=name)], {})
+        (tmp_path / f"{name}.csv").write_text(readings_csv(answers))
+    found = read_readings(*sorted(tmp_path.iterdir()))
+    assert {reading: len(of) for reading, of in found.items()} == {"right": 13}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no table of readings"),
+        ("arm,seed\n", "is no table of readings"),
+        (f"{','.join(HEADER)}\nsgd,CartPole N=5,pigs fly,gain,1 2\n", "line 2: no statement"),
+    ],
+)
+def test_another_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(RunDirectoryError, match=said):
+        read_readings(tmp_path / "table.csv")
 
 
 @pytest.mark.parametrize("runs", [[], [run_of({}, "mine--own")]])

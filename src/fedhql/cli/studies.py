@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -43,6 +44,7 @@ from fedhql.results.attacks import attack_scores, attack_tables
 from fedhql.results.compare import compare_tables
 from fedhql.results.curves import Run
 from fedhql.results.load import load_run, load_runs
+from fedhql.results.reading_answers import Answers, read_readings
 from fedhql.results.report import paper_tables, write_report
 from fedhql.results.statistics import LEVEL
 from fedhql.results.tables import Table, welfare_table
@@ -169,7 +171,11 @@ def suite(
 
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, or suites of runs.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Runs, or suites of runs; also FILE-readings.csv of an earlier report.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -191,8 +197,13 @@ def report(
     if not 0 < at <= 1:
         raise SettingsError(f"--at {at:g}: allowed: above 0, at most 1")
     console = Console()
-    out = out or directories[0] / "report"
-    _say_where(console, _report(load_runs(*directories), out, level, console, at))
+    first = directories[0]
+    out = out or (first / "report" if first.suffix != ".csv" else first.with_suffix(""))
+    if out.suffix in (".html", ".md"):
+        out = out.with_suffix("")
+    files = [path for path in directories if path.suffix == ".csv"]
+    runs = load_runs(*(path for path in directories if path not in files))
+    _say_where(console, _report(runs, out, level, console, at, read_readings(*files)))
 
 
 def compare(
@@ -240,7 +251,12 @@ def archive(
 
 
 def _report(
-    runs: Sequence[Run], out: Path, level: float, console: Console, at: float = 1.0
+    runs: Sequence[Run],
+    out: Path,
+    level: float,
+    console: Console,
+    at: float = 1.0,
+    kept: Answers = MappingProxyType({}),
 ) -> Path:
     for run in runs:
         console.print(f"{run.name}: {answer(run, level)}", highlight=False, markup=False)
@@ -248,10 +264,11 @@ def _report(
         _print(console, welfare_table(run, level), run.name)
     for table in attack_tables(attack_scores(runs, at=at, level=level), level):
         _print(console, table)
-    for table in paper_tables(runs, rng()):
+    for table in paper_tables(runs, rng(), kept):
         _print(console, table)
-    draw(runs, out.parent / "figures", attacks_at=at)
-    page, *_ = write_report(runs, out, rng(), level=level, at=at)
+    if runs:
+        draw(runs, out.parent / "figures", attacks_at=at)
+    page, *_ = write_report(runs, out, rng(), level=level, at=at, kept=kept)
     return page
 
 

@@ -5,7 +5,7 @@ Statements are about the max mean return, at shares of the paper's budget. A fig
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,10 +44,24 @@ class Statement:
     detail: Callable[[Held], str] = lambda held: ""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What runs say about a statement; without quantities, they say nothing."""
+
+    statement: Statement
+    quantities: Quantities = field(default_factory=dict)
+    detail: str = ""
+
+
 def check_claims(
     runs: Sequence[Run], rng: np.random.Generator, *, partial: bool = False
 ) -> list[Verdict]:
-    """Return a verdict on every statement about the paper's experiments among these runs.
+    """Return a verdict on every statement about the paper's experiments among these runs."""
+    return judge(ask(runs, partial=partial), rng)
+
+
+def ask(runs: Sequence[Run], *, partial: bool = False) -> list[Answer]:
+    """Return an answer to every statement about the paper's experiments among these runs.
 
     Of several runs of one experiment, the first that can answer does. `partial` ones answer with
     the λ they have, at the share of the budget they reach.
@@ -56,22 +70,34 @@ def check_claims(
     for statement in STATEMENTS:
         experiment = statement.experiment
         mine = [Held(run, experiment, partial) for run in runs if experiment.is_of(run)]
+        answers = (
+            Answer(statement, of, statement.detail(held))
+            for held in mine
+            if (of := _quantities(statement, held))
+        )
         if mine:
-            answers = [(held, of) for held in mine if (of := _quantities(statement, held))]
-            found.append((statement, answers[0] if answers else None))
-    evidence = [weigh(answer[1], of.range, rng) if answer else None for of, answer in found]
+            found.append(next(answers, Answer(statement)))
+    return found
+
+
+def judge(answers: Sequence[Answer], rng: np.random.Generator) -> list[Verdict]:
+    """Return a verdict on each answer, corrected for their number."""
+    evidence = [
+        weigh(each.quantities, each.statement.range, rng) if each.quantities else None
+        for each in answers
+    ]
     corrected = correct([each.p if each else None for each in evidence])
     return [
         Verdict(
-            statement.experiment.name,
-            statement.text,
-            statement.section,
-            statement.range,
+            answer.statement.experiment.name,
+            answer.statement.text,
+            answer.statement.section,
+            answer.statement.range,
             each,
             p_holm,
-            statement.detail(answer[0]) if answer else "",
+            answer.detail,
         )
-        for (statement, answer), each, p_holm in zip(found, evidence, corrected, strict=True)
+        for answer, each, p_holm in zip(answers, evidence, corrected, strict=True)
     ]
 
 

@@ -6,17 +6,19 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 
 import numpy as np
 import tomli_w
 
 from fedhql.results.answer import answer, gains
 from fedhql.results.attacks import attack_csv, attack_scores, attack_tables
-from fedhql.results.claims import check_claims
+from fedhql.results.claims import check_claims, judge
 from fedhql.results.curves import Run
 from fedhql.results.measures_table import measures_table, policies_table
 from fedhql.results.notes import notes
 from fedhql.results.panels import Panel, gains_panel, run_panels
+from fedhql.results.reading_answers import Answers, answers_of_readings, readings_csv
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
 from fedhql.results.tables import Table, claims_table, run_tables
@@ -26,14 +28,25 @@ ANSWERS_FIRST = 4  # runs; of more, the answers stand with each run
 
 
 def write_report(
-    runs: Sequence[Run], out: Path, rng: np.random.Generator, *, level: float, at: float = 1.0
+    runs: Sequence[Run],
+    out: Path,
+    rng: np.random.Generator,
+    *,
+    level: float,
+    at: float = 1.0,
+    kept: Answers = MappingProxyType({}),
 ) -> list[Path]:
-    """`out`.html and `out`.md; of attacks, at this share of the budget, also `out`-attacks.csv."""
+    """Write `out`.html and `out`.md, and return them and what else was written.
+
+    Of attacks, compared at this share of the budget, also write `out`-attacks.csv. Of readings
+    among the runs, also write `out`-readings.csv. `kept` holds answers of more readings.
+    """
     scores = attack_scores(runs, at=at, level=level)
-    first = [*attack_tables(scores, level), *paper_tables(runs, rng)]
+    first = [*attack_tables(scores, level), *paper_tables(runs, rng, kept)]
     tables = [_tables(run, level) for run in runs]
     few = len(runs) <= ANSWERS_FIRST
-    title = "FedHQL: " + (", ".join(run.name for run in runs) if few else f"{len(runs)} runs")
+    names = ", ".join(run.name for run in runs) or "readings of the paper"
+    title = "FedHQL: " + (names if few else f"{len(runs)} runs")
     out.parent.mkdir(parents=True, exist_ok=True)
     written = {
         ".html": _html(title, runs, first, tables, level),
@@ -41,6 +54,8 @@ def write_report(
     }
     if scores:
         written["-attacks.csv"] = attack_csv(scores)
+    if readings := answers_of_readings(runs, {}):
+        written["-readings.csv"] = readings_csv(readings)
     for suffix, text in written.items():
         write_atomically(out.with_name(f"{out.name}{suffix}"), text)
     return [out.with_name(f"{out.name}{suffix}") for suffix in written]
@@ -51,21 +66,18 @@ def _tables(run: Run, level: float) -> list[Table]:
     return run_tables(run, level) + [table for table in beside if table]
 
 
-def paper_tables(runs: Sequence[Run], rng: np.random.Generator) -> list[Table]:
+def paper_tables(
+    runs: Sequence[Run], rng: np.random.Generator, kept: Answers = MappingProxyType({})
+) -> list[Table]:
     """Return the paper's statements beside its experiments, and readings beside each other.
 
     Of the readings, only the nearest has its numbers shown.
     """
-    checked = {
-        reading: check_claims(of, rng, partial=bool(reading))
-        for reading, of in by_reading(runs).items()
-    }
-    verdicts = {
-        reading: of for reading, of in checked.items() if any(verdict.evidence for verdict in of)
-    }
-    readings = nearest_first({reading: of for reading, of in verdicts.items() if reading})
+    answers = answers_of_readings(runs, kept)
+    readings = nearest_first({reading: judge(of, rng) for reading, of in answers.items()})
     compared = readings_tables(readings) if readings else []
-    whole = [claims_table(verdicts[""])] if "" in verdicts else []
+    verdicts = check_claims(by_reading(runs).get("", []), rng)
+    whole = [claims_table(verdicts)] if any(verdict.evidence for verdict in verdicts) else []
     nearest = [claims_table(of, reading) for reading, of in list(readings.items())[:1]]
     return compared + whole + nearest
 
