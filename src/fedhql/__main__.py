@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    # Imported here, because worker processes import this module again and need no command line.
+    # Imported here, so that importing this module costs nothing.
     from fedhql.cli.main import main as run_command
 
     run_command()

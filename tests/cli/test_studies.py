@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedhql.cli import studies
+from fedhql.cli.display import print_table
 from fedhql.results.tables import Table
 from fedhql.storage.records import EvaluationRow, read_rows
 from tests.cli.running import TABULAR, command, fedhql, succeed, told_command, write_file
@@ -242,6 +242,6 @@ def test_help(command: str, said: str) -> None:
 def test_tables_of_a_report_cut_nothing() -> None:
     file, name = StringIO(), "lunarlander-n10-plus-agents"
     table = Table("Runs", ("run", "return"), [(name, "123.4 [100, 150]")])
-    studies._print(Console(file=file, width=20), table)
+    print_table(Console(file=file, width=20), table)
     cells = [line.split("│")[1].strip() for line in file.getvalue().splitlines() if "│" in line]
     assert "".join(cells) == name

@@ -93,11 +93,19 @@ def find_kind(name: str) -> AgentKind | None:
     raise SettingsError(f"unknown kind {name!r}; allowed: {', '.join(KINDS)}, package.module:Class")
 
 
-def build_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
-    """Build an agent for `task`: of a built-in kind, or of a user's own class."""
-    if (known := find_kind(kind)) is not None:
+def build_agent(
+    kind: str,
+    options: Mapping[str, Any],
+    task: AgentTask,
+    make: Callable[..., BlackBoxAgent] | None = None,
+) -> BlackBoxAgent:
+    """Build an agent for `task`: of a built-in kind, or of a user's own class.
+
+    `make` is the user's class, if `kind` only describes it and cannot be imported.
+    """
+    if make is None and (known := find_kind(kind)) is not None:
         return _module(kind).build(known.settings(**options), task)
-    return build_own_agent(kind, options, task)
+    return build_own_agent(kind, options, task, make)
 
 
 def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction | None:

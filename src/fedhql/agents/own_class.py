@@ -1,7 +1,7 @@
 """Build an agent of a user's own class, `kind = "package.module:Class"`."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedhql.agents.task import AgentTask
@@ -10,12 +10,18 @@ from fedhql.errors import AgentRefused
 from fedhql.plugins import import_plugin
 
 
-def build_own_agent(kind: str, options: Mapping[str, Any], task: AgentTask) -> BlackBoxAgent:
+def build_own_agent(
+    kind: str,
+    options: Mapping[str, Any],
+    task: AgentTask,
+    make: Callable[..., BlackBoxAgent] | None = None,
+) -> BlackBoxAgent:
     """Build the agent from its settings, a seed and those facts of the task that it takes.
 
-    Raise AgentRefused if it cannot be built so, or says that it has another environment.
+    `make` is the class, if `kind` only describes it and cannot be imported. Raise AgentRefused if
+    the agent cannot be built so, or says that it has another environment.
     """
-    own_class = import_plugin("kind", kind, AgentRefused)
+    own_class = make or import_plugin("kind", kind, AgentRefused)
     signature = inspect.signature(own_class)
     facts = {
         "env_id": task.env_id,

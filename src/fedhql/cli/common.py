@@ -1,12 +1,10 @@
 """Options and helpers that several commands share."""
 
 import logging
-import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,18 +12,14 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fedhql.cli.display import LINE_SECONDS, STYLES
-from fedhql.cluster.session import Cluster, connected
+from fedhql.api.progress import SECONDS_A_LINE, STYLES
 from fedhql.engines.choice import AUTO, engine_named
-from fedhql.engines.work import Executor
 from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
 from fedhql.results.notes import notes
-from fedhql.running.local_executor import LocalExecutor
+from fedhql.running.executors import EXECUTORS, RAY
 
 INTERRUPTED = 130
-LOCAL, RAY = "local", "ray"
-EXECUTORS = (LOCAL, RAY)
 
 On = Annotated[
     str,
@@ -46,7 +40,7 @@ ProgressStyle = Annotated[
     str,
     typer.Option(
         metavar="|".join(STYLES),
-        help=f"bar: drawn at a terminal only. lines: a line every {LINE_SECONDS} s, also in a "
+        help=f"bar: drawn at a terminal only. lines: a line every {SECONDS_A_LINE} s, also in a "
         "file. none: nothing.",
     ),
 ]
@@ -108,13 +102,6 @@ def print_notes(console: Console, run: Run) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use; on macOS, the number of all cores."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def engine_and_executor(engine: str, on: str) -> tuple[str, str]:
     """Return --engine and --on. The deprecated `--engine ray` means `--on ray`."""
     if engine == RAY:
@@ -125,20 +112,6 @@ def engine_and_executor(engine: str, on: str) -> tuple[str, str]:
     if on not in EXECUTORS:
         raise SettingsError(f"--on {on}: allowed: {', '.join(EXECUTORS)}")
     return engine, on
-
-
-@contextmanager
-def executor_on(
-    on: str, address: str | None, jobs: int | None, on_ray: Callable[[Cluster], Executor]
-) -> Iterator[Executor]:
-    """Yield the executor of a command. Disconnect from the cluster at the end, if there is one."""
-    if on == RAY:
-        with connected(address) as cluster:
-            yield on_ray(cluster)
-    elif address is not None:
-        raise SettingsError(f"--address {address} is for --on ray")
-    else:
-        yield LocalExecutor(jobs or cores())
 
 
 def warn(message: str) -> None:

@@ -1,8 +1,6 @@
 """`fedhql`: run experiments and suites, report them, export their policies, show presets."""
 
 import sys
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +9,16 @@ from rich.console import Console
 
 from fedhql import __version__
 from fedhql.agents.kinds import backbones
+from fedhql.api.progress import BAR, LiveDisplay
+from fedhql.api.study import study
 from fedhql.cli import certificates, check, network, policies, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
-    LOCAL,
-    RAY,
     Address,
     On,
     ProgressStyle,
     command_to_continue,
-    cores,
-    draw,
     engine_and_executor,
-    executor_on,
     fail,
     parse_seeds,
     print_notes,
@@ -31,24 +26,13 @@ from fedhql.cli.common import (
     require_style,
     warnings_to_stderr,
 )
-from fedhql.cli.display import BAR, LiveDisplay, results_tables
-from fedhql.cluster.mirror import local_directory
-from fedhql.cluster.session import Cluster
-from fedhql.engines.choice import AUTO, ENGINES, engine_named, engine_that_places_agents
-from fedhql.engines.work import Executor
-from fedhql.errors import FedHQLError, SettingsError
+from fedhql.cli.display import returns_tables
+from fedhql.engines.choice import AUTO, ENGINES
+from fedhql.errors import FedHQLError
 from fedhql.federation.attacks import ATTACKS
-from fedhql.results.load import load_run
-from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
-from fedhql.running.run import engine_of, run_experiment
+from fedhql.running.executors import LOCAL
 from fedhql.running.worker_processes import WorkerFailed
-from fedhql.settings.arms import require_arm
-from fedhql.settings.experiment import read_settings, read_settings_file, with_backbone
 from fedhql.settings.presets import preset_description, preset_names, preset_text
-from fedhql.settings.sections import ExperimentSettings
-from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
-from fedhql.storage.run_directory import RunDirectory
-from fedhql.storage.tensorboard import require_tensorboard
 
 app = typer.Typer(
     help="Federated heterogeneous Q-learning: black-box agents learn from each other's values.",
@@ -186,63 +170,38 @@ def run(
     Everything goes to DIR: settings.toml, manifest.json, evaluations.csv, federation.csv,
     summary.json, figures/, and each agent's best and last state under agents/.
     """
-    overrides = [
-        *(settings or []),
-        *([f"budget.env_steps_per_agent={budget}"] if budget is not None else []),
-    ]
-    chosen = _read(experiment, overrides)
-    if backbone is not None:
-        chosen = with_backbone(chosen, backbone)
-    if tensorboard:
-        require_tensorboard()
-    console = Console()
-
     engine, on = engine_and_executor(engine, on)
     require_style(progress)
     require_lasting(out)
-
-    def on_ray(cluster: Cluster) -> Executor:
-        if engine_named(engine).places_agents:
-            return RayActorExecutor(cluster, jobs or cores())
-        return RayTaskExecutor(cluster, time.monotonic)
-
-    with local_directory(out, time.monotonic) as (path, mirror):
-        directory = RunDirectory(path)
-        going_on = resume and directory.is_run()
-        if on == RAY and engine == AUTO:
-            engine = engine_of(directory) if going_on else engine_that_places_agents()
-        default_arms = [] if going_on else [INDEPENDENT, FEDHQL]
-        arms = [*(arm or default_arms), *_attacked(arm or [FEDHQL], attack, attackers)]
-        try:
-            with (
-                LiveDisplay(console, style=progress) as display,
-                executor_on(on, address, jobs, on_ray) as executor,
-            ):
-                # After the display has started, so that warnings appear above the bars.
-                warnings_to_stderr()
-                run_experiment(
-                    chosen,
-                    directory,
-                    arms=[require_arm(chosen, name) for name in arms],
-                    seeds=parse_seeds(seeds) if seeds else ([] if going_on else [0]),
-                    engine=engine,
-                    resume=resume,
-                    executor=executor,
-                    tensorboard=tensorboard,
-                    command=sys.argv,
-                    started=datetime.now(UTC),
-                    clock=time.monotonic,
-                    display=display,
-                    after_message=mirror.send_if_due if mirror else lambda: None,
-                )
-        except KeyboardInterrupt:  # typer would only print "Aborted"
-            fail(f"interrupted; go on: {command_to_continue(sys.argv)}", INTERRUPTED)
-        finished = load_run(directory.path)
-        for table in results_tables(finished, console):
-            console.print(table)
-        print_notes(console, finished)
-        if figures:
-            draw([finished], directory.figures)
+    console = Console()
+    try:
+        with LiveDisplay(console, style=progress) as display:
+            # After the display has started, so that warnings appear above the bars.
+            warnings_to_stderr()
+            result = study(
+                budget=budget,
+                experiment=experiment,
+                settings=settings or [],
+                backbone=backbone,
+                arms=arm or None,
+                seeds=parse_seeds(seeds) if seeds else None,
+                attack=attack,
+                attackers=attackers,
+                engine=engine,
+                on=on,
+                address=address,
+                jobs=jobs,
+                out=out,
+                resume=resume,
+                figures=figures,
+                tensorboard=tensorboard,
+                progress=display,
+            )
+    except KeyboardInterrupt:  # typer would only print "Aborted"
+        fail(f"interrupted; go on: {command_to_continue(sys.argv)}", INTERRUPTED)
+    for table in returns_tables(result.run, console):
+        console.print(table)
+    print_notes(console, result.run)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -260,19 +219,6 @@ app.command()(status.status)
 app.add_typer(certificates.app, name="certs")
 
 
-def _attacked(arms: list[str], attack: str | None, attackers: int | None) -> list[str]:
-    """Return the federated arms of `arms`, each with the attack."""
-    parts = [f"attack={attack}"] if attack is not None else []
-    parts += [f"attackers={attackers}"] if attackers is not None else []
-    federated = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
-    if parts and not federated:
-        raise SettingsError(
-            f"--attack and --attackers are for arms that federate, but there is only "
-            f"{INDEPENDENT!r}; add --arm {FEDHQL}"
-        )
-    return [",".join([*arm, *parts]) for arm in federated] if parts else []
-
-
 @app.command()
 def presets() -> None:
     """List the experiments that ship with fedhql."""
@@ -284,9 +230,3 @@ def presets() -> None:
 def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
     """Print a preset's file, as a start for one of your own."""
     typer.echo(preset_text(preset), nl=False)
-
-
-def _read(experiment: str, overrides: list[str]) -> ExperimentSettings:
-    if experiment.endswith(".toml"):
-        return read_settings_file(Path(experiment), overrides)
-    return read_settings(preset_text(experiment), overrides)

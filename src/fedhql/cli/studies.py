@@ -11,19 +11,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table as RichTable
 
+from fedhql.api.progress import BAR, LiveDisplay
 from fedhql.cli.common import (
     INTERRUPTED,
-    LOCAL,
-    RAY,
     Address,
     On,
     ProgressStyle,
     command_to_continue,
     draw,
     engine_and_executor,
-    executor_on,
     fail,
     parse_seeds,
     print_notes,
@@ -32,7 +29,7 @@ from fedhql.cli.common import (
     rng,
     warnings_to_stderr,
 )
-from fedhql.cli.display import BAR, LiveDisplay
+from fedhql.cli.display import print_table
 from fedhql.cluster.mirror import local_directory
 from fedhql.cluster.session import Cluster
 from fedhql.engines.choice import AUTO, ENGINES
@@ -47,8 +44,8 @@ from fedhql.results.load import load_run, load_runs
 from fedhql.results.reading_answers import Answers, read_readings
 from fedhql.results.report import paper_tables, write_report
 from fedhql.results.statistics import LEVEL
-from fedhql.results.tables import Table, welfare_table
-from fedhql.results.verdicts import NOT_RUN
+from fedhql.results.tables import welfare_table
+from fedhql.running.executors import LOCAL, RAY, executor_on
 from fedhql.running.ray_executors import RayTaskExecutor
 from fedhql.running.suite import SUITES, SuiteRun, plan_suite, run_suite
 from fedhql.storage.files import write_atomically
@@ -223,7 +220,7 @@ def compare(
     tables = compare_tables(runs, level)
     console = Console()
     for table in tables:
-        _print(console, table)
+        print_table(console, table)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, "\n".join(table.markdown() for table in tables))
@@ -261,11 +258,11 @@ def _report(
     for run in runs:
         console.print(f"{run.name}: {answer(run, level)}", highlight=False, markup=False)
         print_notes(console, run)
-        _print(console, welfare_table(run, level), run.name)
+        print_table(console, welfare_table(run, level), run.name)
     for table in attack_tables(attack_scores(runs, at=at, level=level), level):
-        _print(console, table)
+        print_table(console, table)
     for table in paper_tables(runs, rng(), kept):
-        _print(console, table)
+        print_table(console, table)
     if runs:
         draw(runs, out.parent / "figures", attacks_at=at)
     page, *_ = write_report(runs, out, rng(), level=level, at=at, kept=kept)
@@ -274,23 +271,6 @@ def _report(
 
 def _say_where(console: Console, page: object) -> None:
     console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _print(console: Console, table: Table, of: str = "") -> None:
-    """Print a table; of a wide one, its brief columns and the rows that were run."""
-    title = f"{of}: {table.title}" if of else table.title
-    columns = table.brief or range(len(table.header))
-    rows = [row for row in table.rows if not (table.brief and row[0] == NOT_RUN)]
-    if left_out := len(table.rows) - len(rows):
-        title += f" ({left_out} of {len(table.rows)} not run)"
-    shown = RichTable(title=title, caption=None if table.brief else table.note)
-    for n in columns:
-        shown.add_column(
-            table.header[n], justify="left" if n < table.words else "right", overflow="fold"
-        )
-    for row in rows:
-        shown.add_row(*(row[n] for n in columns))
-    console.print(shown)
 
 
 def _require_level(level: float) -> None:

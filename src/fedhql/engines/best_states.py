@@ -9,15 +9,22 @@ import numpy as np
 
 from fedhql.acting import greedy_in
 from fedhql.engines.build import build_batch
+from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.evaluation import evaluate
 from fedhql.engines.kept_agents import kept_policy
+from fedhql.engines.owned_cohort import Build
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 
-def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirectory) -> None:
+def evaluate_best(
+    settings: ExperimentSettings,
+    cell: Cell,
+    directory: RunDirectory,
+    build: Build = build_one_agent,
+) -> None:
     """Write best_returns.json of a cell, for the agents whose best state can be played."""
     names, episodes = settings.agent_names, settings.evaluation.best_episodes
     if episodes == 0:
@@ -26,7 +33,8 @@ def evaluate_best(settings: ExperimentSettings, cell: Cell, directory: RunDirect
     policies = {
         n: policy
         for n, home in homes.items()
-        if home.exists() and (policy := kept_policy(settings, cell.seed, n, home)) is not None
+        if home.exists()
+        and (policy := kept_policy(settings, cell.seed, n, home, build)) is not None
     }
     if not policies:
         return

@@ -1,6 +1,6 @@
 """Build a cohort, environments and a server from settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,11 +31,16 @@ def build_cohort(
     settings: ExperimentSettings,
     agents: Sequence[BlackBoxAgent],
     on_self_learned: Callable[[int], None] = lambda env_steps: None,
+    borrowed: Collection[int] = (),
 ) -> LocalOwnedCohort:
     """Return the agents as a cohort. Query each agent once, to report a wrong answer early."""
     states, actions = first_states(settings)
     cohort = LocalOwnedCohort(
-        agents, actions, names=settings.agent_names, on_self_learned=on_self_learned
+        agents,
+        actions,
+        names=settings.agent_names,
+        on_self_learned=on_self_learned,
+        borrowed=borrowed,
     )
     cohort.act_each([states] * len(agents))
     return cohort

@@ -1,5 +1,6 @@
 """Build agents from settings. A framework is loaded only when an agent's kind needs it."""
 
+from collections.abc import Callable
 from functools import partial
 
 from fedhql.agents.dqn.config import DqnConfig
@@ -21,7 +22,13 @@ def build_agents(settings: ExperimentSettings, seed: int) -> list[BlackBoxAgent]
     return [build_one_agent(settings, seed, n) for n in range(len(settings.agents))]
 
 
-def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent:
+def build_one_agent(
+    settings: ExperimentSettings,
+    seed: int,
+    n: int,
+    make: Callable[..., BlackBoxAgent] | None = None,
+) -> BlackBoxAgent:
+    """Build agent n by its kind; by `make`, if its kind cannot be imported."""
     agent, environment = settings.agents[n], settings.environment
     task = AgentTask(
         environment.id,
@@ -33,7 +40,7 @@ def build_one_agent(settings: ExperimentSettings, seed: int, n: int) -> BlackBox
         seed=int(seeds_for(seed, Stream.AGENT, n, count=1)[0]),
     )
     try:
-        return build_agent(agent.kind, agent.options, task)
+        return build_agent(agent.kind, agent.options, task, make)
     except AgentRefused as error:
         raise AgentRefused(f"{settings.agent_names[n]}: {error}") from error
     except Exception as error:

@@ -8,9 +8,10 @@ from contextlib import closing
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.best_states import evaluate_best
 from fedhql.engines.build import as_asked, build_batch, build_server, gather_here
+from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.cell_records import CellRecords, Progress
 from fedhql.engines.evaluation import evaluate
-from fedhql.engines.owned_cohort import Gather
+from fedhql.engines.owned_cohort import Build, Gather
 from fedhql.errors import AgentsLost
 from fedhql.federation import FederationServer, rule_named
 from fedhql.federation.attacks import attack_number
@@ -36,6 +37,7 @@ def finish_cell(
     clock: Callable[[], float],
     tensorboard: bool,
     gather: Gather = gather_here,
+    build: Build = build_one_agent,
 ) -> None:
     """Run a cell, from its last checkpoint if it has one, until its budget is spent.
 
@@ -49,7 +51,7 @@ def finish_cell(
             try:
                 run = _CellRun(settings, cell, directory, report, clock, tensorboard, gather)
                 with closing(run):
-                    run.until_budget_is_spent()
+                    run.until_budget_is_spent(build)
             except AgentsLost as error:
                 latest = latest_checkpoint(directory.checkpoints(cell))
                 losses, lost_at = losses + 1 if latest == lost_at else 1, latest
@@ -114,7 +116,7 @@ class _CellRun:
                 self._server_environments.go_to(state["server_environments"])
         self._learned_in_phase = 0
 
-    def until_budget_is_spent(self) -> None:
+    def until_budget_is_spent(self, build: Build) -> None:
         records = self._records
         if records.round == 0:
             self._checkpoint()
@@ -132,7 +134,7 @@ class _CellRun:
         for moment in (SELF_LEARNING, ROUND):
             self._evaluate(moment, at_the_end=True)
         self._keep("last", range(len(self._settings.agents)))
-        evaluate_best(self._settings, self._cell, self._directory)
+        evaluate_best(self._settings, self._cell, self._directory, build)
         records.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
         self._checkpoints.discard()
 

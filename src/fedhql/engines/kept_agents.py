@@ -1,6 +1,7 @@
 """The policies that a finished cell has kept: of each agent, and the consensus of all."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from gymnasium import spaces
 from fedhql.acting import PolicyFunction, greedily
 from fedhql.agents.kinds import load_policy
 from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network, load_network
-from fedhql.contract import Acting, Checkpointable, Exportable
+from fedhql.contract import Acting, BlackBoxAgent, Checkpointable, Exportable
 from fedhql.engines.build import first_states
 from fedhql.engines.build_agent import build_one_agent
+from fedhql.engines.owned_cohort import Build
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import first_observation, make_environment
 from fedhql.errors import AgentRefused, RunDirectoryError, SettingsError
@@ -26,24 +28,30 @@ from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.records import CONSENSUS
 from fedhql.storage.run_directory import Cell, RunDirectory
 
-STATES = ("best", "last")
+BEST, LAST = STATES = ("best", "last")
 
 
 def kept_policy(
-    settings: ExperimentSettings, seed: int, n: int, home: Path
+    settings: ExperimentSettings, seed: int, n: int, home: Path, build: Build = build_one_agent
 ) -> PolicyFunction | None:
     """Return the policy of agent n as it is in `home`; None if only its owner can read that."""
     space = _observation_space(settings)
     policy = load_policy(settings.agents[n].kind, home, space)
     if policy is not None:
         return policy
-    agent = build_one_agent(settings, seed, n)
+    agent = build(settings, seed, n)
+    if agent is None:
+        return None
     if is_network(home) and not isinstance(agent, Acting):
         return greedily(load_network(home, first_observation(space)))
     if isinstance(agent, Exportable) or not isinstance(agent, Checkpointable):
         return None
     agent.restore(home)
-    name, actions = settings.agent_names[n], first_states(settings)[1]
+    return _policy_of(settings, settings.agent_names[n], agent)
+
+
+def _policy_of(settings: ExperimentSettings, name: str, agent: BlackBoxAgent) -> PolicyFunction:
+    actions = first_states(settings)[1]
     return lambda states: greedy_answer_of(name, agent, states, actions)
 
 
@@ -55,6 +63,8 @@ class KeptAgents:
     settings: ExperimentSettings  # of the arm
     cell: Cell
     state: str
+    build: Build = build_one_agent
+    live: Mapping[str, BlackBoxAgent] = field(default_factory=dict)  # their last state is their own
 
     @property
     def names(self) -> list[str]:
@@ -96,11 +106,13 @@ class KeptAgents:
         return ConsensusRule(federation.rule, numbers, attack.name, attack.attackers)
 
     def _policy(self, name: str) -> PolicyFunction:
+        if name in self.live and self.state == LAST:
+            return _policy_of(self.settings, name, self.live[name])
         n, home = self.names.index(name), self._home(name)
-        policy = kept_policy(self.settings, self.cell.seed, n, home)
+        policy = kept_policy(self.settings, self.cell.seed, n, home, self.build)
         if policy is None:
             raise AgentRefused(
-                f"{self._described(name)} exported files that only its owner can read ({home})"
+                f"{self._described(name)} wrote files that only its owner can read ({home})"
             )
         return policy
 
@@ -127,7 +139,15 @@ class KeptAgents:
         return f"{name} of {self.cell} (kind {kind!r})"
 
 
-def kept_agents(run: Path, arm: str | None, seed: int | None, state: str) -> KeptAgents:
+def kept_agents(
+    run: Path,
+    arm: str | None,
+    seed: int | None,
+    state: str,
+    *,
+    build: Build = build_one_agent,
+    live: Mapping[str, BlackBoxAgent] | None = None,
+) -> KeptAgents:
     """Return what a cell of a run has kept.
 
     The default is the first arm that federates, if any, and its lowest seed. Raise SettingsError or
@@ -140,7 +160,8 @@ def kept_agents(run: Path, arm: str | None, seed: int | None, state: str) -> Kep
         raise SettingsError(f"--state {state}: allowed: {', '.join(STATES)}")
     settings = read_settings_file(directory.settings)
     cell = _finished_cell(directory, require_arm(settings, arm) if arm else None, seed)
-    return KeptAgents(directory, settings_of_arm(settings, cell.arm), cell, state)
+    of_arm = settings_of_arm(settings, cell.arm)
+    return KeptAgents(directory, of_arm, cell, state, build, live or {})
 
 
 def _finished_cell(directory: RunDirectory, arm: str | None, seed: int | None) -> Cell:

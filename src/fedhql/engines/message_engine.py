@@ -43,8 +43,8 @@ class MessageEngine:
         ]
 
     def try_out(self, settings: ExperimentSettings, agents: Agents) -> DeviceFacts:
-        with agents() as gather:
-            gather(settings, 0, lambda env_steps: None).close()
+        with agents() as source:
+            source.gather(settings, 0, lambda env_steps: None).close()
         return DeviceFacts()
 
     def plan(
@@ -81,7 +81,7 @@ def _finish(
 
     prepare_jax(shares_device=True)
     try:
-        with device_failures(), agents() as gather:
+        with device_failures(), agents() as source:
             finish_cell(
                 settings,
                 cell,
@@ -89,7 +89,8 @@ def _finish(
                 report=send,
                 clock=recording.clock,
                 tensorboard=recording.tensorboard,
-                gather=gather,
+                gather=source.gather,
+                build=source.build,
             )
     except Exception as error:
         error.add_note(f"in {cell}")

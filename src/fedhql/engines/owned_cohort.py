@@ -1,11 +1,12 @@
 """A cohort whose agents have one owner, who can also save, restore and export them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedhql.acting import GreedyAnswer
-from fedhql.contract import Checkpointable, Diagnosable, Exportable, States
+from fedhql.contract import BlackBoxAgent, Checkpointable, Diagnosable, Exportable, States
 from fedhql.federation import InProcessCohort, PlainCohort
 from fedhql.settings.sections import ExperimentSettings
 
@@ -35,6 +36,16 @@ class OwnedCohort(PlainCohort, Protocol):
 
 # Takes settings, a seed, and a function to call with the env steps that an agent has learned.
 Gather = Callable[[ExperimentSettings, int, Callable[[int], None]], OwnedCohort]
+# Takes settings, a seed and n. Returns a new agent n; None if only its owner has one.
+Build = Callable[[ExperimentSettings, int, int], BlackBoxAgent | None]
+
+
+@dataclass(frozen=True)
+class AgentSource:
+    """Where the agents of a cell come from: the cohort, and one more agent to play kept states."""
+
+    gather: Gather
+    build: Build
 
 
 class LocalOwnedCohort(InProcessCohort):

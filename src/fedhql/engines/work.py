@@ -5,12 +5,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedhql.engines.owned_cohort import Gather
+from fedhql.engines.owned_cohort import AgentSource
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
 Send = Callable[[Any], None]
-Agents = Callable[[], AbstractContextManager[Gather]]  # entered in the process that runs the cell
+# Entered in the process that runs the cell.
+Agents = Callable[[], AbstractContextManager[AgentSource]]
 
 
 @dataclass(frozen=True)

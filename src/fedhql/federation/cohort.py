@@ -1,6 +1,6 @@
 """The interface between the server and its agents, and a cohort of agents in this process."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -73,12 +73,15 @@ class InProcessCohort:
         *,
         names: Sequence[str] | None = None,
         on_self_learned: Callable[[int], None] = lambda env_steps: None,
+        borrowed: Collection[int] = (),
     ) -> None:
+        """Take the agents. Their owner closes the `borrowed` ones, given by their indices."""
         if not agents:
             raise AgentRefused("a federation needs at least one agent")
         self._agents = tuple(agents)
         self._action_count = action_count
         self._on_self_learned = on_self_learned  # after each agent, for progress displays
+        self._ours = [n not in borrowed for n in range(len(agents))]
         self.names = tuple(names or numbered_agents(len(agents)))
         for name, agent in zip(self.names, self._agents, strict=True):
             require_contract(name, agent)
@@ -111,7 +114,10 @@ class InProcessCohort:
         self._each(lambda agent: agent.improve(states.copy(), actions.copy(), targets.copy()))
 
     def close(self) -> None:
-        self._each(lambda agent: agent.close() if isinstance(agent, Closable) else None)
+        for ours, name, agent in zip(self._ours, self.names, self._agents, strict=True):
+            if ours and isinstance(agent, Closable):
+                with _blaming(name, agent):
+                    agent.close()
 
     def _each(self, call: Callable[[BlackBoxAgent], None]) -> None:
         for name, agent in zip(self.names, self._agents, strict=True):

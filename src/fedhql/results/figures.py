@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ X_LABEL = (
     f"bands: {PAPER_LEVEL:.0%} bootstrap, as in the paper"
 )
 BAND_RESAMPLES = 1_000  # of a band, at each of its points
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show; without pyplot, which keeps every figure in memory."""
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        self.savefig(png, format="png", dpi=100)
+        return png.getvalue()
 
 
 def draw_figures(
@@ -54,7 +64,7 @@ def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
     """Mean over agents: a column for each run (one run: a column for each measure)."""
     chosen = styles(runs)
     rows, columns = (2, len(runs)) if len(runs) > 1 else (1, 2)
-    figure = Figure(figsize=(4.6 * columns + 0.8, 3.4 * rows + 0.8), layout="constrained")
+    figure = NotebookFigure(figsize=(4.6 * columns + 0.8, 3.4 * rows + 0.8), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for r, run in enumerate(runs):
         column = panels[:, r] if len(runs) > 1 else panels[0]
@@ -82,7 +92,7 @@ def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
     ]
     columns = max(len(agents) for _, agents in rows)
     width = max(2.7 * columns + 1, 5.4)  # room for the label below
-    figure = Figure(figsize=(width, 2.5 * len(rows) + 1), layout="constrained")
+    figure = NotebookFigure(figsize=(width, 2.5 * len(rows) + 1), layout="constrained")
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for line, (run, agents) in zip(panels, rows, strict=True):
         for axes, n in zip(line, agents, strict=False):
@@ -101,7 +111,7 @@ def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
 def exploration_figure(runs: Sequence[Run]) -> Figure:
     """Sensitivity to λ: the paper's metric at a fifth and at all of the budget, t-intervals."""
     runs = [run for run in runs if len(_explorations(run)) > 1]
-    figure = Figure(figsize=(4.4 * len(runs) + 0.8, 3.8), layout="constrained")
+    figure = NotebookFigure(figsize=(4.4 * len(runs) + 0.8, 3.8), layout="constrained")
     panels = figure.subplots(1, len(runs), squeeze=False)[0]
     for axes, run in zip(panels, runs, strict=True):
         arms = _explorations(run)
@@ -140,7 +150,7 @@ def exploration_figure(runs: Sequence[Run]) -> Figure:
 def profile_figure(runs: Sequence[Run]) -> Figure:
     """The share of agents and seeds that reach a return, at 20 % and at all of the budget."""
     chosen = styles(runs)
-    figure = Figure(figsize=(4.4 * len(runs) + 0.8, 6.6), layout="constrained")
+    figure = NotebookFigure(figsize=(4.4 * len(runs) + 0.8, 6.6), layout="constrained")
     panels = figure.subplots(2, len(runs), squeeze=False)
     for column, run in zip(panels.T, runs, strict=True):
         scores = {
@@ -172,7 +182,7 @@ def attacks_figure(scores: Sequence[AttackScore]) -> Figure:
     counts = sorted({score.attackers for score in scores})
     rows, attacks = row_names(scores), list(dict.fromkeys(score.attack for score in scores))
     size = (0.85 * len(attacks) * len(counts) + 3, 0.55 * len(rows) + 1.6)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = NotebookFigure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(counts), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, counts, strict=True):
         shares = np.full((len(rows), len(attacks)), np.nan)

@@ -1,6 +1,7 @@
 """The summary of a run, finished or not: means over seeds for each arm and agent."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -8,6 +9,7 @@ from typing import Any
 
 from fedhql.results.curves import Run
 from fedhql.results.load import load_run
+from fedhql.results.tables import Table
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import RunDirectory
 
@@ -41,6 +43,22 @@ def mean_over_agents(agents: dict[str, AgentSummary]) -> AgentSummary:
         fmean(agent.best_mean_return for agent in agents.values()),
         fmean(agent.recent_mean_return for agent in agents.values()),
     )
+
+
+def returns_table(run: Run, arms: Sequence[str] | None = None) -> Table:
+    """Return a table of agents by arms, by default all, with the best and the recent return."""
+    summary, seeds = summarise(run), len({s for curves in run.arms.values() for s in curves})
+    summary = {arm: summary[arm] for arm in (summary if arms is None else arms)}
+    title = f"Mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
+    header = ["agent", *(f"{arm}: {what}" for arm in summary for what in ("best", "last tenth"))]
+    rows = [(name, *_figures([of[name] for of in summary.values()])) for name in run.agents]
+    mean = _figures([mean_over_agents(of) for of in summary.values()])
+    return Table(title, header, [*rows, ("mean", *mean)] if summary else [])
+
+
+def _figures(arms: Sequence[AgentSummary]) -> list[str]:
+    pairs = ((arm.best_mean_return, arm.recent_mean_return) for arm in arms)
+    return [f"{value:.4g}" for pair in pairs for value in pair]
 
 
 def write_summary(directory: RunDirectory) -> None:

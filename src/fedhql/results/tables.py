@@ -44,6 +44,23 @@ class Table:
         ]
         return "\n".join(lines) + ("\n\n" + self.note if self.note else "") + "\n"
 
+    def text(self) -> str:
+        """Return the table for a terminal or a notebook, with columns below each other."""
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[n]) for line in lines) for n in range(len(self.header))]
+        return "\n".join(
+            [
+                self.title,
+                *(
+                    "  ".join(
+                        text.ljust(width) if n < self.words else text.rjust(width)
+                        for n, (text, width) in enumerate(zip(line, widths, strict=True))
+                    ).rstrip()
+                    for line in lines
+                ),
+            ]
+        )
+
     def html(self) -> str:
         def cell(tag: str, n: int, text: str) -> str:
             status, _, _ = text.partition(" (")

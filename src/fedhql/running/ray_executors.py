@@ -12,7 +12,7 @@ from fedhql.cluster.file_transfer import FileSender, scratch
 from fedhql.cluster.resources import Resources
 from fedhql.cluster.session import Cluster, connected
 from fedhql.engines.cell_records import Progress
-from fedhql.engines.owned_cohort import Gather, OwnedCohort
+from fedhql.engines.owned_cohort import AgentSource, OwnedCohort
 from fedhql.engines.work import Agents, Send, Work
 from fedhql.errors import ClusterError, FedHQLError
 from fedhql.running.local_executor import LocalExecutor, agents_here
@@ -49,9 +49,11 @@ class RayActorExecutor:
 
 
 @contextmanager
-def _agents_on_ray(address: str) -> Iterator[Gather]:
+def _agents_on_ray(address: str) -> Iterator[AgentSource]:
+    from fedhql.engines.build_agent import build_one_agent
+
     with connected(address) as cluster:
-        yield partial(gather_on_ray, cluster)
+        yield AgentSource(partial(gather_on_ray, cluster), build_one_agent)
 
 
 def gather_on_ray(

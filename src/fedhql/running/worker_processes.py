@@ -4,12 +4,14 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from types import ModuleType
 from typing import Any
 
 from fedhql.errors import FedHQLError
@@ -82,7 +84,10 @@ def _start(
 
 @contextmanager
 def _as_workers_start() -> Iterator[None]:
-    """Set what a new process inherits: one numeric thread, and Ctrl-C blocked.
+    """Set what a new process inherits: one numeric thread, Ctrl-C blocked, no main module.
+
+    A worker would run the user's script again to have its main module, and a script without
+    `if __name__ == "__main__"` would then start a run of its own. No task needs that module.
 
     Libraries read the thread variables when they are loaded, so the variables must be set before.
     Tasks run in parallel, and sums must not depend on the number of threads. The parent handles
@@ -94,13 +99,17 @@ def _as_workers_start() -> Iterator[None]:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):  # else interrupts are ignored and stay so
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only it has handlers
+    if in_main_thread and callable(handler):  # else interrupts are ignored and stay so
         signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     os.environ.update(ONE_THREAD)
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        sys.modules["__main__"] = main
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

@@ -1,5 +1,6 @@
 """Apply an arm's name to the settings of an experiment."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -58,6 +59,19 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     if wrong := contradiction(of_arm.federation) or wrong_for(of_arm):
         raise SettingsError(f"--arm {arm}: {wrong}")
     return of_arm
+
+
+def attacked_arms(arms: Sequence[str], attack: str | None, attackers: int | None) -> list[str]:
+    """Return the federated arms of `arms`, each with the attack; none if there is no attack."""
+    parts = [f"attack={attack}"] if attack is not None else []
+    parts += [f"attackers={attackers}"] if attackers is not None else []
+    federated = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
+    if parts and not federated:
+        raise SettingsError(
+            f"--attack and --attackers are for arms that federate, but there is only "
+            f"{INDEPENDENT!r}; add --arm {FEDHQL}"
+        )
+    return [",".join([*arm, *parts]) for arm in federated] if parts else []
 
 
 def _for_rule(federation: FederationSettings, changed: dict[str, str]) -> FederationSettings:

@@ -11,14 +11,14 @@ from fedhql.agents.kinds import KINDS, backbones, find_kind
 from fedhql.errors import SettingsError
 from fedhql.settings.contradictions import contradiction, wrong_for
 from fedhql.settings.explain import explain
-from fedhql.settings.overrides import apply_override
+from fedhql.settings.overrides import Overrides, as_mapping, set_value
 from fedhql.settings.sections import AgentSettings, ExperimentSettings, TaskSettings
 
 Settings = TypeVar("Settings", bound=TaskSettings)
 
 
-def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSettings:
-    """Parse and validate an experiment file, with `section.key=value` overrides on top."""
+def read_settings(text: str, overrides: Overrides = ()) -> ExperimentSettings:
+    """Parse and validate an experiment file, with overrides on top."""
     settings = parse(text, overrides, ExperimentSettings)
     if not settings.agents:
         raise SettingsError("agents: empty; a federation needs at least one [[agents]]")
@@ -28,13 +28,13 @@ def read_settings(text: str, overrides: Sequence[str] = ()) -> ExperimentSetting
     return settings.model_copy(update={"agents": agents})
 
 
-def parse(text: str, overrides: Sequence[str], model: type[Settings]) -> Settings:
+def parse(text: str, overrides: Overrides, model: type[Settings]) -> Settings:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"not a TOML file: {error}") from error
-    for override in overrides:
-        apply_override(content, override)
+    for key, value in as_mapping(overrides).items():
+        set_value(content, key, value)
     try:
         settings = model.model_validate(content)
     except ValidationError as error:
@@ -44,12 +44,12 @@ def parse(text: str, overrides: Sequence[str], model: type[Settings]) -> Setting
     return settings
 
 
-def read_settings_file(path: Path, overrides: Sequence[str] = ()) -> ExperimentSettings:
+def read_settings_file(path: Path, overrides: Overrides = ()) -> ExperimentSettings:
     return read_file(path, overrides, read_settings)
 
 
 def read_file(
-    path: Path, overrides: Sequence[str], read: Callable[[str, Sequence[str]], Settings]
+    path: Path, overrides: Overrides, read: Callable[[str, Overrides], Settings]
 ) -> Settings:
     try:
         return read(path.read_text(encoding="utf-8"), overrides)

@@ -1,7 +1,5 @@
 """The settings file of a federation service."""
 
-from collections.abc import Sequence
-
 from pydantic import NonNegativeInt
 
 from fedhql.errors import SettingsError
@@ -9,6 +7,7 @@ from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.secure.fixed_point import LEAST_MEMBERS
 from fedhql.settings.contradictions import wrong_secure, wrong_trim
 from fedhql.settings.experiment import parse
+from fedhql.settings.overrides import Overrides
 from fedhql.settings.sections import TaskSettings
 
 
@@ -26,7 +25,7 @@ class ServedSettings(TaskSettings):
         return federation.secure_value_bound if federation.secure_aggregation else None
 
 
-def read_served_settings(text: str, overrides: Sequence[str] = ()) -> ServedSettings:
+def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings:
     settings = parse(text, overrides, ServedSettings)
     service = settings.service
     if wrong := wrong_trim(settings.federation, service.quorum, "answers (service.quorum)"):

@@ -7,7 +7,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedhql.cli.display import LINE_SECONDS, LINES, MOST_BARS, NONE, LiveDisplay, results_tables
+from fedhql.api.progress import (
+    LINES,
+    MOST_BARS,
+    NONE,
+    SECONDS_A_LINE,
+    LineDisplay,
+    LiveDisplay,
+    display_for,
+)
+from fedhql.cli.display import returns_tables
 from fedhql.engines.cell_records import Progress
 from fedhql.storage.run_directory import Cell
 from tests.results.handmade import learning_run, settings
@@ -154,9 +163,9 @@ def test_lines_come_at_intervals_and_at_the_end() -> None:
     with lines.display:
         lines.display.start(FEW, BUDGET)
         lines.show(FEW[0], 0.0)
-        lines.seconds = LINE_SECONDS - 20.0
+        lines.seconds = SECONDS_A_LINE - 20.0
         lines.show(FEW[0], 100.0)
-        lines.seconds = LINE_SECONDS
+        lines.seconds = SECONDS_A_LINE
         lines.show(FEW[0], 250.0, 12.3456)  # 150 env steps in 20 s; 750 are left
         assert lines.written() == [
             "independent 0 %; fedhql 0 %",
@@ -193,7 +202,7 @@ def test_tables_of_results_cut_nothing(width: int, tables: int) -> None:
     run.settings["agents"][0]["name"] = "north-west"
     file = StringIO()
     console = Console(force_terminal=False, file=file, width=width)
-    found = list(results_tables(run, console))
+    found = list(returns_tables(run, console))
     for table in found:
         console.print(table)
     shown = file.getvalue()
@@ -203,3 +212,46 @@ def test_tables_of_results_cut_nothing(width: int, tables: int) -> None:
     if width >= 80:
         heads = [part for arm in ARMS for part in arm.split(",")]
         assert [word for word in (*heads, "north-west", "agent2") if word not in shown] == []
+
+
+def test_a_notebook_has_one_line_that_changes() -> None:
+    written: list[str] = []
+    ticks = iter([0.0, 0.0, 0.0, 0.1, 1.0, 1.0])
+    with LineDisplay(written.append, lambda: next(ticks)) as display:
+        display.start(FEW, BUDGET)
+        display.show(Progress(FEW[0], 500.0, 12.3456))
+        display.show(Progress(FEW[0], 600.0, 12.3456))  # too soon after the one before
+        display.show(Progress(FEW[1], 1_000.0, None))
+    first, second, end = written
+    assert first == "\rfedhql: 25% of 2 cells, latest return 12.35 (independent/seed0)"
+    assert second.rstrip() == "\rfedhql: 80% of 2 cells"
+    assert len(second) == len(first)  # nothing is left of the longer line
+    assert end == "\n"
+
+
+def test_a_function_gets_every_progress() -> None:
+    got: list[Progress] = []
+    with display_for(got.append) as display:
+        display.start(FEW, BUDGET)
+        display.show(Progress(FEW[0], 500.0, None))
+    assert got == [Progress(FEW[0], 500.0, None)]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_without_a_terminal_nothing_is_written(
+    progress: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with display_for(progress) as display:
+        display.start(FEW, BUDGET)
+        display.show(Progress(FEW[0], 500.0, None))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_in_a_notebook_the_line_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with display_for(True) as display:
+        display.start(FEW, BUDGET)
+        display.show(Progress(FEW[0], 500.0, None))
+    assert capsys.readouterr().out == "\rfedhql: 25% of 2 cells\n"

@@ -1,0 +1,134 @@
+"""The agents that a caller gives: kinds by name, classes, functions that build one, live objects.
+
+Each becomes an entry of the experiment's settings. If other processes can import a class, its name
+stands there and they build it. Everything else stays in this process.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhql.contract import BlackBoxAgent
+from fedhql.engines.build import build_cohort
+from fedhql.engines.build_agent import build_one_agent
+from fedhql.engines.owned_cohort import AgentSource, OwnedCohort
+from fedhql.errors import SettingsError
+from fedhql.settings.sections import ExperimentSettings
+
+Make = Callable[..., BlackBoxAgent]  # called with a seed and the agent's options, as keywords
+# Of what ALLOWED says. Type checkers infer `object` for lists that mix strings and classes.
+AgentsLike = Sequence[object] | Mapping[str, object]
+ALLOWED = (
+    "a kind such as 'dqn', 'package.module:Class', a class, a function that takes seed and "
+    "returns an agent, an object with self_learn, q_values and improve, or a dict with one of "
+    "these as 'kind' and its options"
+)
+
+
+@dataclass(frozen=True)
+class GivenAgents:
+    """Agents as settings, and those that only this process has: by index."""
+
+    tables: list[dict[str, Any]] = field(default_factory=list)  # as [[agents]]
+    makes: dict[int, Make] = field(default_factory=dict)
+    live: dict[int, BlackBoxAgent] = field(default_factory=dict)
+
+    @property
+    def only_here(self) -> list[str]:
+        """Return the agents that worker processes cannot build, in words."""
+        return [self.tables[n]["kind"] for n in sorted({*self.makes, *self.live})]
+
+    def build(self, settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent | None:
+        """Build one more agent n; None if it is a live object."""
+        return None if n in self.live else build_one_agent(settings, seed, n, self.makes.get(n))
+
+    def gather(
+        self, settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
+    ) -> OwnedCohort:
+        agents = [
+            self.live.get(n) or build_one_agent(settings, seed, n, self.makes.get(n))
+            for n in range(len(settings.agents))
+        ]
+        return build_cohort(settings, agents, on_self_learned, borrowed=self.live)
+
+    @contextmanager
+    def source(self) -> Iterator[AgentSource]:
+        yield AgentSource(self.gather, self.build)
+
+
+def given_agents(agents: AgentsLike) -> GivenAgents:
+    """Return the agents of a list, or of a dict by name. Raise SettingsError for anything else."""
+    if isinstance(agents, str) or not isinstance(agents, Mapping | Sequence):
+        raise SettingsError(f"agents = {agents!r}: allowed: a list, or a dict by name, of agents")
+    named = agents.items() if isinstance(agents, Mapping) else ((None, each) for each in agents)
+    given = GivenAgents()
+    for name, agent in named:
+        _add(given, agent, {} if name is None else {"name": name})
+    if len({id(agent) for agent in given.live.values()}) < len(given.live):
+        raise SettingsError("agents: the same object is given twice; allowed: each object once")
+    return given
+
+
+def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
+    n = len(given.tables)
+    place = f"agents.{n + 1}"
+    if isinstance(agent, Mapping):
+        options = {"kind": "dqn", **options, **agent}
+        agent = options.pop("kind")
+    kind = agent
+    if not isinstance(agent, str):
+        is_live = isinstance(agent, BlackBoxAgent) and not isinstance(agent, type)
+        if not is_live and not callable(agent):
+            raise SettingsError(f"{place} = {agent!r}: allowed: {ALLOWED}")
+        kind = _name(type(agent) if is_live else agent)
+        if is_live:
+            if extra := [key for key in options if key != "name"]:
+                raise SettingsError(
+                    f"{place}.{extra[0]}: a live agent has been built already; allowed: name"
+                )
+            given.live[n] = agent
+        elif not _importable(agent):
+            given.makes[n] = agent
+    given.tables.append({"kind": kind, **plain(place, options)})
+
+
+def _name(make: Any) -> str:
+    """Return the name in the settings, "module:Class"."""
+    named = make.func if isinstance(make, partial) else make
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _importable(make: Any) -> bool:
+    """Return whether another process can import it; not from a notebook, script or function."""
+    module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", "")
+    found = sys.modules.get(module or "")
+    if module == "__main__" or getattr(found, "__spec__", None) is None:
+        return False
+    return getattr(found, name, None) is make
+
+
+def plain(key: str, value: Any) -> Any:
+    """Return a value in the types of a settings file. Raise SettingsError, which names the key."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain(f"{key}.{name}", inside) for name, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(key, inside) for inside in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise SettingsError(
+        f"{key}: {value!r} cannot be written to a settings file; allowed: numbers, strings, true "
+        "or false, lists and dicts. For anything else give a function that takes seed and builds "
+        "the agent, such as functools.partial(MyAgent, network=...)"
+    )

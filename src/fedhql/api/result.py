@@ -1,0 +1,154 @@
+"""What a run has found, as arrays, tables, pictures, pages and policies."""
+
+import shutil
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedhql.api.given_agents import GivenAgents
+from fedhql.engines.kept_agents import BEST, kept_agents
+from fedhql.errors import MissingExtra, SettingsError
+from fedhql.policy import Policy
+from fedhql.results.answer import answer
+from fedhql.results.curves import Curve, Run
+from fedhql.results.diverged import diverged_notes
+from fedhql.results.load import load_run
+from fedhql.results.report import write_report
+from fedhql.results.statistics import LEVEL
+from fedhql.results.summary import returns_table
+from fedhql.storage.arm_names import INDEPENDENT
+from fedhql.storage.records import CONSENSUS
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+PLOTS = ("mean", "agents")
+
+
+class Result:
+    """The evaluations of a run, finished or not; `fedhql.load` reads one from a directory."""
+
+    def __init__(
+        self, path: Path, run: Run, given: GivenAgents | None = None, *, temporary: bool = False
+    ) -> None:
+        """Describe the run in `path`. A temporary directory is removed together with the result."""
+        self.path = path
+        self.run = run
+        self._given = given or GivenAgents()
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, path.parent, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"<fedhql.Result of {self.run.title}: arms {self.arms}, seeds {self.seeds}>"
+
+    @property
+    def agents(self) -> list[str]:
+        """Return the names of the agents."""
+        return self.run.agents
+
+    @property
+    def arms(self) -> list[str]:
+        """Return the arms that have been evaluated, such as "independent" and "fedhql"."""
+        return self.run.ordered_arms
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for curves in self.run.arms.values() for seed in curves})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the experiment as its settings file says it, with every default."""
+        return self.run.settings
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every arm has spent its budget with every seed."""
+        whole = len(self.run.manifest["arms"]) * len(self.run.manifest["seeds"])
+        ends = [
+            curve.consumed_E[-1] >= self.run.budget
+            for curves in self.run.arms.values()
+            for curve in curves.values()
+        ]
+        return len(ends) == whole and all(ends)
+
+    @property
+    def curves(self) -> Mapping[str, Mapping[int, Curve]]:
+        """Return the curve of each arm and seed: `curves["fedhql"][0].returns_NE`."""
+        return self.run.arms
+
+    def summary(self) -> str:
+        """Return whether federated is better than alone, and a table of all agents."""
+        parts = [answer(self.run)] if INDEPENDENT in self.run.arms else []
+        parts += [returns_table(self.run).text()]
+        parts += [f"diverged: {note}" for note in diverged_notes(self.run)]
+        return "\n\n".join(parts)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row for each arm, seed, agent and evaluation; "consensus" is one more agent."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtra.named("pandas", "Result.to_pandas") from error
+        parts = [
+            pandas.DataFrame(
+                {
+                    "arm": arm,
+                    "seed": seed,
+                    "agent": name,
+                    "budget_env_steps": curve.consumed_E,
+                    "mean_return": curve.returns_NE[n],
+                    "best_mean_return": curve.best[n],
+                }
+            )
+            for arms, names in ((self.run.arms, self.agents), (self.run.consensus, [CONSENSUS]))
+            for arm, seeds in arms.items()
+            for seed, curve in seeds.items()
+            for n, name in enumerate(names)
+        ]
+        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
+
+    def plot(self, what: str = "mean") -> "Figure":
+        """Draw the curves: "mean" over agents on both measures, or "agents" one by one."""
+        from fedhql.results.figures import agents_figure, welfare_figure
+
+        if what not in PLOTS:
+            raise SettingsError(f"plot({what!r}): allowed: {', '.join(map(repr, PLOTS))}")
+        draw = welfare_figure if what == "mean" else agents_figure
+        return draw([self.run], np.random.default_rng(0))
+
+    def report(self, path: Path | str, *, level: float = LEVEL) -> Path:
+        """Write the report as `path` (.html) and the same as Markdown. Return the page's path."""
+        out = Path(path)
+        stem = out.with_suffix("") if out.suffix == ".html" else out
+        return write_report([self.run], stem, np.random.default_rng(0), level=level)[0]
+
+    def policy(
+        self,
+        agent: str = CONSENSUS,
+        *,
+        arm: str | None = None,
+        seed: int | None = None,
+        state: str = BEST,
+    ) -> Policy:
+        """Return the policy of an agent, or the consensus of all, with `act` and `q_values`.
+
+        The default is the first arm that federates and its lowest seed. `state` is "best" or
+        "last"; the last state of a live agent is the agent as it is now. Raise AgentRefused if the
+        run has not kept that state.
+        """
+        names = self.agents
+        live = {names[n]: agent for n, agent in self._given.live.items()}
+        build = self._given.build
+        return kept_agents(self.path, arm, seed, state, build=build, live=live).policy(agent)
+
+
+def load(path: Path | str) -> Result:
+    """Return the result of a run from its directory, or from the archive of one.
+
+    Raise RunDirectoryError if the directory holds no run.
+    """
+    return Result(Path(path), load_run(path))

@@ -1,0 +1,155 @@
+"""Run an experiment: choose its directory, executor and display, and return its result."""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from fedhql.api.given_agents import GivenAgents
+from fedhql.api.progress import display_for
+from fedhql.api.result import Result
+from fedhql.cluster.mirror import local_directory
+from fedhql.cluster.session import Cluster
+from fedhql.engines.choice import AUTO, engine_named, engine_that_places_agents
+from fedhql.engines.work import Executor
+from fedhql.errors import RunDirectoryError, SettingsError
+from fedhql.results.load import load_run
+from fedhql.running.executors import LOCAL, RAY, cores, executor_on
+from fedhql.running.local_executor import InProcessExecutor
+from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
+from fedhql.running.run import engine_of, run_experiment
+from fedhql.settings.arms import require_arm
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
+from fedhql.storage.run_directory import RunDirectory
+from fedhql.storage.tensorboard import require_tensorboard
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How and where an experiment runs, in the words of `fedhql run`."""
+
+    engine: str = AUTO
+    on: str = LOCAL
+    address: str | None = None
+    jobs: int | None = None
+    resume: bool = False
+    figures: bool = False
+    tensorboard: bool = False
+
+
+def run_study(
+    settings: ExperimentSettings,
+    given: GivenAgents,
+    *,
+    arms: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    more_arms: Sequence[str] = (),
+    options: RunOptions,
+    out: str | Path | None,
+    progress: object,
+) -> Result:
+    """Run the unfinished cells of arms x seeds; None stands for the default or a resumed run's.
+
+    `more_arms` run besides, whatever `arms` are.
+    """
+    if options.tensorboard:
+        require_tensorboard()
+    if options.engine != AUTO:
+        engine_named(options.engine)  # raises if there is no such engine
+    with (
+        _home(out, options.resume) as home,
+        local_directory(home, time.monotonic) as (path, mirror),
+    ):
+        directory = RunDirectory(path)
+        going_on = options.resume and directory.is_run()
+        if going_on and given.live:
+            _require_unfinished(path)
+        engine = options.engine
+        if options.on == RAY and engine == AUTO:
+            engine = engine_of(directory) if going_on else engine_that_places_agents()
+        if arms is None:
+            arms = [] if going_on else [INDEPENDENT, FEDHQL]
+        if seeds is None:
+            seeds = [] if going_on else [0]
+        with display_for(progress) as display, _executor(given, options, engine) as executor:
+            run_experiment(
+                settings,
+                directory,
+                arms=[require_arm(settings, arm) for arm in (*arms, *more_arms)],
+                seeds=seeds,
+                engine=engine,
+                resume=options.resume,
+                executor=executor,
+                tensorboard=options.tensorboard,
+                command=sys.argv,
+                started=datetime.now(UTC),
+                clock=time.monotonic,
+                display=display,
+                after_message=mirror.send_if_due if mirror else lambda: None,
+            )
+        run = load_run(path)
+        if options.figures:
+            # Matplotlib takes a second to load.
+            from fedhql.results.figures import draw_figures
+
+            draw_figures([run], directory.figures, np.random.default_rng(0))
+    return Result(Path(home), run, given, temporary=out is None)
+
+
+@contextmanager
+def _home(out: str | Path | None, resume: bool) -> Iterator[str]:
+    """Yield the directory or URL of the run. Without `out`, make one; an error removes it."""
+    if out is None:
+        if resume:
+            raise SettingsError("resume=True continues the run in `out`; give its directory as out")
+        temporary = tempfile.mkdtemp(prefix="fedhql-")
+        try:
+            yield str(Path(temporary) / "study")  # the name of the run, in its report
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return
+    try:
+        yield str(out)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"fedhql was interrupted; resume=True continues, and fedhql.load({str(out)!r}) has the "
+            "evaluations so far"
+        )
+        raise
+
+
+def _require_unfinished(path: Path) -> None:
+    """Raise if nothing is left to run: live agents would not learn, nor get their learned state."""
+    if Result(path, load_run(path)).finished:
+        raise RunDirectoryError(
+            f"{path} has finished, so live agents would stay as they are; fedhql.load reads it"
+        )
+
+
+@contextmanager
+def _executor(given: GivenAgents, options: RunOptions, engine: str) -> Iterator[Executor]:
+    def on_ray(cluster: Cluster) -> Executor:
+        if engine_named(engine).places_agents:
+            return RayActorExecutor(cluster, options.jobs or cores())
+        return RayTaskExecutor(cluster, time.monotonic)
+
+    if not given.only_here:
+        with executor_on(options.on, options.address, options.jobs, on_ray) as executor:
+            yield executor
+    elif options.jobs or options.on != LOCAL:
+        asked = f"jobs = {options.jobs}" if options.on == LOCAL else f"on = {options.on!r}"
+        raise SettingsError(
+            f"{asked}: other processes cannot import {given.only_here[0]}, so it runs in this one; "
+            "move the class to a module, or leave that out"
+        )
+    else:
+        yield InProcessExecutor(given.source)

@@ -1,0 +1,154 @@
+"""Run federations from Python. `fedhql run` is `study` with a table at the end."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedhql.api.given_agents import AgentsLike, GivenAgents, given_agents, plain
+from fedhql.api.result import Result
+from fedhql.api.run_study import RunOptions, run_study
+from fedhql.engines.cell_records import Progress
+from fedhql.engines.choice import AUTO
+from fedhql.errors import SettingsError
+from fedhql.running.executors import LOCAL
+from fedhql.running.run import Display
+from fedhql.settings.arms import attacked_arms
+from fedhql.settings.experiment import read_settings, read_settings_file, with_backbone
+from fedhql.settings.overrides import Overrides, as_mapping
+from fedhql.settings.presets import preset_text
+from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import FEDHQL
+
+ShowProgress = bool | Callable[[Progress], object] | Display
+
+
+def federate(
+    agents: AgentsLike,
+    env: str | None = None,
+    budget: int | None = None,
+    *,
+    seed: int = 0,
+    experiment: str | Path | None = None,
+    settings: Overrides = (),
+    engine: str = AUTO,
+    jobs: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    progress: ShowProgress = True,
+) -> Result:
+    """Federate agents once, until each has consumed its budget; return how well they do.
+
+    Agents are a list, or a dict by name. Live objects are federated as they are, in this process,
+    and have learned when the call returns. See `study` for everything else.
+    """
+    given = given_agents(agents)
+    return run_study(
+        _settings(given, agents is not None, env, budget, experiment, settings),
+        given,
+        arms=[FEDHQL],
+        seeds=_seeds([seed]),
+        options=RunOptions(engine=engine, jobs=jobs, resume=resume, tensorboard=tensorboard),
+        out=out,
+        progress=progress,
+    )
+
+
+def study(
+    agents: AgentsLike | None = None,
+    env: str | None = None,
+    budget: int | None = None,
+    *,
+    experiment: str | Path | None = None,
+    settings: Overrides = (),
+    backbone: str | None = None,
+    arms: Sequence[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    attack: str | None = None,
+    attackers: int | None = None,
+    engine: str = AUTO,
+    on: str = LOCAL,
+    address: str | None = None,
+    jobs: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    figures: bool = False,
+    tensorboard: bool = False,
+    progress: ShowProgress = True,
+) -> Result:
+    """Run agents alone and federated, with several seeds; return all their evaluations.
+
+    agents: a list, or a dict by name, of kinds ("dqn"), classes, functions that take `seed` and
+        return an agent, or dicts such as {"kind": MyAgent, "learning_rate": 0.1}.
+    env: a Gymnasium id. budget: env steps of each agent, its share of the server's included.
+    experiment: a preset's name or the path of a TOML file, for what is not given here.
+    settings: what an experiment file can say, as {"federation.exploration": 3}.
+    backbone: "dqn" or "sb3", the DQN to use for every DQN agent.
+    arms: "independent" (each agent alone), "fedhql", and variants such as "exploration=3"; the
+        first two by default. seeds: a number of seeds or a list; 0 by default.
+    attack, attackers: also run federated arms with so many of the last agents lying.
+    engine: "auto", "messages" or "compiled". on: "local", or "ray" with the cluster's address.
+    jobs: processes on this machine, by default one for each core; 0 runs in this process.
+    out: the run's directory; without it, the run is removed together with the result.
+    resume: continue the run in `out`, or start it. figures, tensorboard: write these to `out`, too.
+    progress: True, False, or a function that is called with each Progress.
+
+    Raise FedHQLError, whose message says what is allowed, for what cannot be run.
+    """
+    given = GivenAgents() if agents is None else given_agents(agents)
+    if given.live:
+        n, agent = next(iter(given.live.items()))
+        name = type(agent).__qualname__
+        raise SettingsError(
+            f"agents.{n + 1}: a live {name} can learn only once, and a study builds agents for "
+            f"every arm and seed; give the class, or a function that takes seed and returns an "
+            "agent. fedhql.federate takes live agents"
+        )
+    chosen = _settings(given, agents is not None, env, budget, experiment, settings)
+    return run_study(
+        chosen if backbone is None else with_backbone(chosen, backbone),
+        given,
+        arms=arms,
+        more_arms=attacked_arms([FEDHQL] if arms is None else arms, attack, attackers),
+        seeds=None if seeds is None else _seeds(seeds),
+        options=RunOptions(
+            engine, on, address, jobs, resume=resume, figures=figures, tensorboard=tensorboard
+        ),
+        out=out,
+        progress=progress,
+    )
+
+
+def _settings(
+    given: GivenAgents,
+    has_agents: bool,
+    env: str | None,
+    budget: int | None,
+    experiment: str | Path | None,
+    settings: Overrides,
+) -> ExperimentSettings:
+    """Return the experiment, with what is given on top of the preset or file."""
+    if env is not None and not isinstance(env, str):
+        raise SettingsError(
+            f"env = {env!r}: allowed: a Gymnasium id such as 'CartPole-v1', because the server and "
+            "evaluations make copies of their own; gymnasium.register gives your own environment "
+            "an id, 'package.module:Id-v0' imports the module that does"
+        )
+    overrides = {key: plain(key, value) for key, value in as_mapping(settings).items()}
+    if has_agents:
+        if "agents" in overrides:
+            raise SettingsError("agents: given twice; allowed: agents or settings['agents']")
+        overrides = {"agents": given.tables, **overrides}  # first: others may change their options
+    overrides |= {} if env is None else {"environment.id": env}
+    overrides |= {} if budget is None else {"budget.env_steps_per_agent": budget}
+    if experiment is None:
+        return read_settings("", overrides)
+    if str(experiment).endswith(".toml"):
+        return read_settings_file(Path(experiment), overrides)
+    return read_settings(preset_text(str(experiment)), overrides)
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    wanted = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not wanted or min(wanted) < 0:
+        raise SettingsError(f"seeds = {seeds!r}: allowed: a number > 0, or a list of seeds >= 0")
+    return wanted

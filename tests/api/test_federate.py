@@ -1,0 +1,128 @@
+"""One federation from Python, of live agents and others."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedhql
+from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, SavedAgent
+
+
+def federate(agents: Any, **options: Any) -> fedhql.Result:
+    return fedhql.federate(agents, ENV, BUDGET, settings=QUICK, progress=False, **options)
+
+
+def test_live_agents_learn_in_place() -> None:
+    north, south = PlainAgent(seed=1), PlainAgent(seed=2, learning_rate=0.3)
+    result = federate({"north": north, "south": south})
+    assert result.finished
+    assert (result.agents, result.arms, result.seeds) == (["north", "south"], ["fedhql"], [0])
+    for agent in (north, south):
+        assert agent.improvements > 0
+        assert 0 < agent.learned_env_steps < BUDGET  # the rest is its share of the server's
+    curve = result.curves["fedhql"][0]
+    assert curve.returns_NE.shape == (2, 6)
+    assert curve.consumed_E.tolist() == [100, 200, 300, 400, 500, 600]
+    recorded = result.settings["agents"]
+    assert [agent["kind"] for agent in recorded] == ["tests.api.agents:PlainAgent"] * 2
+
+
+def test_live_and_named_kinds_mix() -> None:
+    live = PlainAgent(seed=1)
+    result = federate([live, "tabular", {"kind": SavedAgent, "learning_rate": np.float32(0.5)}])
+    assert [agent["kind"].split(":")[-1] for agent in result.settings["agents"]] == [
+        "PlainAgent",
+        "tabular",
+        "SavedAgent",
+    ]
+    assert result.settings["agents"][2]["learning_rate"] == 0.5
+    assert live.improvements > 0
+
+
+def test_the_last_state_of_a_live_agent_is_the_agent() -> None:
+    agents = [PlainAgent(seed=1), PlainAgent(seed=2)]
+    result = federate(agents)
+    states = np.arange(20)
+    policy = result.policy("agent2", state="last")
+    np.testing.assert_array_equal(policy.act(states), agents[1].q_SA[states].argmax(axis=1))
+    mean_BA = np.mean([agent.q_SA[states].astype(np.float32) for agent in agents], axis=0)
+    consensus = result.policy("consensus", state="last")
+    np.testing.assert_allclose(consensus.q_values(states), mean_BA, rtol=1e-5)
+    np.testing.assert_array_equal(consensus.act(states), mean_BA.argmax(axis=1))
+    with pytest.raises(fedhql.FedHQLError, match=r"agent1 .* kept no best state"):
+        result.policy("agent1")
+
+
+def test_live_agents_stay_open() -> None:
+    agent = SavedAgent(seed=1)
+    federate([agent])
+    assert not agent.closed
+
+
+def test_an_interrupted_federation_of_live_agents_resumes_exactly(tmp_path: Path) -> None:
+    def interrupt(progress: fedhql.Progress) -> None:
+        if progress.consumed_env_steps > BUDGET / 2:
+            raise KeyboardInterrupt
+
+    whole = [SavedAgent(seed=1), SavedAgent(seed=2)]
+    expected = federate(whole)
+    with pytest.raises(KeyboardInterrupt):
+        fedhql.federate(
+            [SavedAgent(seed=1), SavedAgent(seed=2)],
+            ENV,
+            BUDGET,
+            settings=QUICK,
+            out=tmp_path / "run",
+            progress=interrupt,
+        )
+    assert not fedhql.load(tmp_path / "run").finished
+    others = [SavedAgent(seed=7), SavedAgent(seed=8)]  # they continue as the saved ones
+    resumed = federate(others, out=tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(
+        resumed.curves["fedhql"][0].returns_NE, expected.curves["fedhql"][0].returns_NE
+    )
+    for ours, theirs in zip(others, whole, strict=True):
+        np.testing.assert_array_equal(ours.q_SA, theirs.q_SA)
+    with pytest.raises(fedhql.FedHQLError, match="has finished"):
+        federate(others, out=tmp_path / "run", resume=True)
+
+
+def test_without_out_the_files_go_with_the_result() -> None:
+    result = federate([PlainAgent(seed=1)])
+    home = result.path
+    assert (home / "evaluations.csv").exists()
+    del result
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("agents", "message"),
+    [
+        ([3], r"agents\.1 = 3: allowed: a kind such as 'dqn'"),
+        ("dqn", "agents = 'dqn': allowed: a list"),
+        ([], "agents: empty"),
+        ([{"kind": PlainAgent(0), "epsilon": 1}], r"agents\.1\.epsilon: a live agent"),
+        ([{"kind": PlainAgent, "network": object()}], r"agents\.1\.network: .* functools.partial"),
+        ([PlainAgent, "no-such-kind"], r"agents\.2\.kind: unknown kind 'no-such-kind'"),
+        ([lambda: PlainAgent(0)], "unexpected keyword argument 'seed'"),
+        ([lambda seed: object()], "is not a BlackBoxAgent; it lacks self_learn"),
+    ],
+)
+def test_agents_that_cannot_be_federated(agents: Any, message: str) -> None:
+    with pytest.raises(fedhql.FedHQLError, match=message):
+        federate(agents)
+
+
+def test_an_object_twice_is_refused() -> None:
+    agent = PlainAgent(seed=0)
+    with pytest.raises(fedhql.FedHQLError, match="the same object is given twice"):
+        federate([agent, agent])
+
+
+def test_other_processes_are_refused_where_they_cannot_build_the_agents() -> None:
+    for options in ({"jobs": 2}, {"jobs": 2, "engine": "messages"}):
+        with pytest.raises(fedhql.FedHQLError, match=re.escape("tests.api.agents:PlainAgent")):
+            federate([PlainAgent(seed=0)], **options)
