@@ -20,17 +20,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+import fedhql
 from fedhql.contract import Actions, BlackBoxAgent, States, Values
-from fedhql.engines.evaluation import evaluate
-from fedhql.engines.seeds import Stream, seeds_for
-from fedhql.environments.batch import EnvironmentBatch
-from fedhql.federation import Budget, FederationServer, InProcessCohort, mean_std
 
-ENV_ID, ACTION_COUNT, EPISODE_STEPS, DISCOUNT = "CartPole-v1", 2, 500, 0.97
-HORIZON_STEPS, QUERY_BATCH, TEST_EPISODES = 16, 32, 10
+ENV_ID, DISCOUNT = "CartPole-v1", 0.97
 
 
 class Regression(NamedTuple):
@@ -240,51 +235,10 @@ class SvrgAgent(_DqnAgent):
 
 
 AGENTS: Mapping[str, Callable[..., BlackBoxAgent]] = {
-    "transformer+Adam": TransformerAgent,
-    "MLP+SGD": SgdAgent,
-    "MLP+SVRG": SvrgAgent,
+    "transformer-Adam": TransformerAgent,
+    "MLP-SGD": SgdAgent,
+    "MLP-SVRG": SvrgAgent,
 }
-
-
-def learn(arm: str, env_steps_per_agent: int, seed: int) -> NDArray[np.float64]:
-    """The "alone" or "federated" arm, until its budget is spent -> mean returns (rounds, N)."""
-    N = len(AGENTS)
-    agent_seeds = seeds_for(seed, Stream.AGENT, count=N).tolist()
-    agents = [build(seed=own) for build, own in zip(AGENTS.values(), agent_seeds, strict=True)]
-    cohort = InProcessCohort(agents, ACTION_COUNT, names=tuple(AGENTS))
-    server = FederationServer(
-        cohort,
-        EnvironmentBatch(ENV_ID, QUERY_BATCH),
-        mean_std(exploration=1.0),
-        horizon_steps=HORIZON_STEPS,
-        learning_rate=0.05,
-        discount=DISCOUNT,
-    )
-    test_environments = EnvironmentBatch(ENV_ID, N * TEST_EPISODES)
-    budget = Budget(env_steps_per_agent, N)
-    wanted = min(1_000, max(1, env_steps_per_agent // 3))
-    rounds: list[NDArray[np.float64]] = []
-    while env_steps := budget.affordable_self_learning(wanted):
-        cohort.self_learn(env_steps)
-        budget = budget.after_self_learning(env_steps)
-        seeds = seeds_for(seed, Stream.EVALUATION, len(rounds), count=N * TEST_EPISODES)
-        played = evaluate(
-            cohort.act_each,
-            test_environments,
-            seeds.reshape(N, -1),
-            discount=DISCOUNT,
-            episode_step_limit=EPISODE_STEPS,
-        )
-        rounds.append(played.returns.mean(axis=1))
-        shown = (f"{name} {mean:3.0f}" for name, mean in zip(AGENTS, rounds[-1], strict=True))
-        print(f"{arm:9} {budget.consumed_per_agent:7.0f} steps", *shown, sep="   ", flush=True)
-        # An exchange upsets the agents' greedy policies until they have self-learned again, so
-        # none is held that a whole phase of self-learning could not follow.
-        left_to_exchange = budget.remaining_env_steps - N * wanted
-        if arm == "federated" and left_to_exchange >= HORIZON_STEPS * QUERY_BATCH:
-            seeds = seeds_for(seed, Stream.SERVER, len(rounds), count=QUERY_BATCH)
-            budget, _ = server.federate(budget, seeds.tolist())
-    return np.array(rounds)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -293,11 +247,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)  # the networks are too small to gain from more
-    arms = ("alone", "federated")
-    returns = {arm: learn(arm, arguments.budget, arguments.seed) for arm in arms}
-    print("\nmean return     ", *(f"{arm + ': best':>16}   last" for arm in arms))
-    for n, name in enumerate(AGENTS):
-        print(f"{name:16}", *(f"{r[:, n].max():16.0f} {r[-1, n]:6.0f}" for r in returns.values()))
+    result = fedhql.study(
+        AGENTS,
+        ENV_ID,
+        arguments.budget,
+        seeds=[arguments.seed],
+        settings={
+            "environment.discount": DISCOUNT,
+            "environment.implementation": "gymnasium",  # else evaluations load JAX
+            "federation.query_batch": 32,
+            "federation.self_learning_env_steps": min(1_000, max(1, arguments.budget // 3)),
+        },
+        jobs=0,  # in this process, which has loaded torch
+    )
+    print(result.summary())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.served import read_served_settings
@@ -26,6 +30,19 @@ def test_the_example_agent_of_the_readme_runs(tmp_path: Path) -> None:
     assert "agent2" in output
     checked = succeed("check", "linear:LinearAgent", "--env", "CartPole-v1", cwd=tmp_path)
     assert "FAILED" not in checked
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = next(block for block in blocks("python") if "class LinearAgent" in block)
+    (tmp_path / "linear.py").write_text(agent)
+    study = next(block for block in blocks("python") if "fedhql.study" in block)
+    study = study.replace("budget=50_000, seeds=3", "budget=300, seeds=1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {}
+    exec(study, names)
+    assert (tmp_path / "report.html").exists()
+    assert names["policy"].act(np.zeros((3, 4), dtype=np.float32)).shape == (3,)
 
 
 def test_the_settings_files_of_the_readme_are_valid() -> None:

@@ -19,9 +19,9 @@ from fedhql import BlackBoxAgent
 def test_runs_both_arms_and_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--budget", "600"])
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("alone") for line in lines) == 3
-    assert sum(line.startswith("federated") for line in lines) >= 2
-    assert [line.partition(" ")[0] for line in lines[-3:]] == list(AGENTS)
+    assert lines[0].startswith("FedHQL, λ = 1 minus alone: ")
+    assert lines[-5].split(":")[0].split() == ["agent", "independent"]
+    assert [line.partition(" ")[0] for line in lines[-4:]] == [*AGENTS, "mean"]
 
 
 @pytest.mark.parametrize("name", AGENTS)
