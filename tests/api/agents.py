@@ -1,6 +1,7 @@
 """Small agents of a user's own, and settings that run them in a moment."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,11 @@ class SavedAgent(PlainAgent):
 
     def close(self) -> None:
         self.closed = True
+
+
+class RegisteredAgent(PlainAgent):
+    """Leaves the number of its process in a directory."""
+
+    def __init__(self, seed: int, register: str) -> None:
+        super().__init__(seed)
+        (Path(register) / str(os.getpid())).touch()

@@ -11,6 +11,19 @@ import fedhql
 from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, SavedAgent
 
 
+class Forgetful:
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> None: ...
+
+
+class EmptyAgent(PlainAgent):
+    """An agent that is false, as an empty container is."""
+
+    def __len__(self) -> int:
+        return 0
+
+
 def federate(agents: Any, **options: Any) -> fedhql.Result:
     return fedhql.federate(agents, ENV, BUDGET, settings=QUICK, progress=False, **options)
 
@@ -54,6 +67,12 @@ def test_the_last_state_of_a_live_agent_is_the_agent() -> None:
     np.testing.assert_array_equal(consensus.act(states), mean_BA.argmax(axis=1))
     with pytest.raises(fedhql.FedHQLError, match=r"agent1 .* kept no best state"):
         result.policy("agent1")
+
+
+def test_an_agent_that_is_false_is_still_live() -> None:
+    agent = EmptyAgent(seed=1)
+    federate([agent])
+    assert agent.improvements > 0
 
 
 def test_live_agents_stay_open() -> None:
@@ -101,6 +120,7 @@ def test_without_out_the_files_go_with_the_result() -> None:
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
+        ([Forgetful()], r"agents\.1: Forgetful is not a BlackBoxAgent; it lacks improve"),
         ([3], r"agents\.1 = 3: allowed: a kind such as 'dqn'"),
         ("dqn", "agents = 'dqn': allowed: a list"),
         ([], "agents: empty"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhql
-from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, SavedAgent
+from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, RegisteredAgent, SavedAgent
 from tests.cli.running import TABULAR, succeed, write_file
 
 QUICK_LEARNER = {"kind": SavedAgent, "name": "quick", "learning_rate": 0.5}
@@ -58,13 +58,20 @@ def test_functions_and_classes_of_a_function_run_in_this_process(whole: fedhql.R
     assert returns(result) == returns(whole)
 
 
-def test_importable_agents_run_in_other_processes_unless_told_otherwise() -> None:
-    loaded = "tests.api.counted"
-    assert loaded not in sys.modules
-    study([f"{loaded}:CountedAgent"], settings=QUICK)
-    assert loaded not in sys.modules
-    study([f"{loaded}:CountedAgent"], settings=QUICK, jobs=0)
-    assert loaded in sys.modules
+@pytest.mark.parametrize("kind", [RegisteredAgent, "tests.api.agents:RegisteredAgent"])
+def test_importable_agents_run_in_other_processes_unless_told_otherwise(
+    kind: object, tmp_path: Path
+) -> None:
+    def processes(**options: Any) -> set[int]:
+        home = tmp_path / str(options)
+        home.mkdir()
+        study([{"kind": kind, "register": home}], arms=["fedhql"], **options)
+        return {int(path.name) for path in home.iterdir()}
+
+    elsewhere = processes()
+    assert elsewhere
+    assert os.getpid() not in elsewhere
+    assert processes(jobs=0) == {os.getpid()}
 
 
 def test_an_interrupted_study_resumes_to_the_same_curves(
@@ -159,6 +166,7 @@ def test_a_script_without_a_guard_runs_its_study_once(tmp_path: Path) -> None:
         ({"seeds": [-1]}, r"seeds = \[-1\]"),
         ({"engine": "fast"}, "--engine fast: allowed: auto, compiled, messages"),
         ({"on": "moon"}, "--on moon: allowed: local, ray"),
+        ({"jobs": -1}, "--jobs -1: allowed: a whole number"),
         ({"resume": True}, "give its directory as out"),
         ({"progress": "much"}, "progress = 'much': allowed"),
     ],
@@ -186,8 +194,8 @@ def test_numpy_values_are_settings() -> None:
     result = study(
         ["tabular"],
         arms=["independent"],
-        settings={**QUICK, "federation.exploration": np.float64(2.5)},
+        settings={**QUICK, "federation.horizon_steps": np.int64(3)},
         seeds=np.array([4]),
     )
-    assert result.settings["federation"]["exploration"] == 2.5
+    assert result.settings["federation"]["horizon_steps"] == 3
     assert result.seeds == [4]

@@ -19,6 +19,7 @@ from fedhql.engines.build import build_cohort
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.owned_cohort import AgentSource, OwnedCohort
 from fedhql.errors import SettingsError
+from fedhql.federation.cohort import METHODS, require_contract
 from fedhql.settings.sections import ExperimentSettings
 
 Make = Callable[..., BlackBoxAgent]  # called with a seed and the agent's options, as keywords
@@ -52,7 +53,9 @@ class GivenAgents:
         self, settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
     ) -> OwnedCohort:
         agents = [
-            self.live.get(n) or build_one_agent(settings, seed, n, self.makes.get(n))
+            self.live[n]
+            if n in self.live
+            else build_one_agent(settings, seed, n, self.makes.get(n))
             for n in range(len(settings.agents))
         ]
         return build_cohort(settings, agents, on_self_learned, borrowed=self.live)
@@ -81,20 +84,21 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     if isinstance(agent, Mapping):
         options = {"kind": "dqn", **options, **agent}
         agent = options.pop("kind")
-    kind = agent
-    if not isinstance(agent, str):
-        is_live = isinstance(agent, BlackBoxAgent) and not isinstance(agent, type)
-        if not is_live and not callable(agent):
-            raise SettingsError(f"{place} = {agent!r}: allowed: {ALLOWED}")
-        kind = _name(type(agent) if is_live else agent)
-        if is_live:
-            if extra := [key for key in options if key != "name"]:
-                raise SettingsError(
-                    f"{place}.{extra[0]}: a live agent has been built already; allowed: name"
-                )
-            given.live[n] = agent
-        elif not _importable(agent):
+    if isinstance(agent, str):
+        kind = agent
+    elif not isinstance(agent, type) and any(hasattr(agent, method) for method in METHODS):
+        require_contract(place, agent)
+        if extra := [key for key in options if key != "name"]:
+            raise SettingsError(
+                f"{place}.{extra[0]}: a live agent has been built already; allowed: name"
+            )
+        kind, given.live[n] = _name(type(agent)), agent
+    elif callable(agent):
+        kind = _name(agent)
+        if not _importable(agent):
             given.makes[n] = agent
+    else:
+        raise SettingsError(f"{place} = {agent!r}: allowed: {ALLOWED}")
     given.tables.append({"kind": kind, **plain(place, options)})
 
 

@@ -13,6 +13,7 @@ from fedhql.contract import Acting, Actions, BlackBoxAgent, Closable, States, Va
 from fedhql.errors import AgentRefused
 from fedhql.federation.moments import Moments
 
+METHODS = ("self_learn", "q_values", "improve")  # the contract
 NOT_FINITE = "NaN or infinity"  # why an answer is refused
 
 
@@ -190,11 +191,7 @@ def usable_answers(q: Sequence[NDArray[np.floating]]) -> Answers:
 
 
 def require_contract(name: str, agent: object) -> None:
-    missing = [
-        method
-        for method in ("self_learn", "q_values", "improve")
-        if not callable(getattr(agent, method, None))
-    ]
+    missing = [method for method in METHODS if not callable(getattr(agent, method, None))]
     if missing:
         raise AgentRefused(
             f"{name}: {type(agent).__name__} is not a BlackBoxAgent; it lacks {', '.join(missing)}"
