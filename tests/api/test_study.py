@@ -82,7 +82,7 @@ def test_an_interrupted_study_resumes_to_the_same_curves(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as interrupted:
-        study(seeds=2, out=tmp_path / "run", progress=interrupt)
+        study(seeds=2, out=tmp_path / "run", progress=interrupt, jobs=1)  # later cells wait
     assert "resume=True" in interrupted.value.__notes__[0]
     assert not fedhql.load(tmp_path / "run").finished
     resumed = study(out=tmp_path / "run", resume=True)  # its seeds are the run's
@@ -151,7 +151,8 @@ def test_a_script_without_a_guard_runs_its_study_once(tmp_path: Path) -> None:
         ({"agents": ["tabular", PlainAgent(0)]}, r"agents\.2: a live PlainAgent .*federate takes"),
         ({"env": "NoSuchEnv-v0"}, "environment.id = 'NoSuchEnv-v0'"),
         ({"env": object()}, "allowed: a Gymnasium id such as 'CartPole-v1'"),
-        ({"env": None}, "environment: missing"),
+        ({"env": None}, "env: missing; give them, or an experiment"),
+        ({"agents": None, "budget": None}, "agents and budget: missing"),
         ({"budget": -1}, "budget.env_steps_per_agent: -1 is wrong"),
         (
             {"settings": {"federation.explorations": 3}},
@@ -199,3 +200,19 @@ def test_numpy_values_are_settings() -> None:
     )
     assert result.settings["federation"]["horizon_steps"] == 3
     assert result.seeds == [4]
+
+
+def test_a_study_that_was_stopped_at_once_can_be_looked_at(tmp_path: Path) -> None:
+    def stop(progress: fedhql.Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(out=tmp_path / "run", progress=stop, jobs=0)  # no worker is ahead of the display
+    result = fedhql.load(tmp_path / "run")
+    assert not result.finished
+    assert result.curves == {}
+    assert "agent" in result.summary()
+    assert len(result.to_pandas()) == 0
+    assert result.plot().axes
+    with pytest.raises(fedhql.FedHQLError, match="has not finished"):
+        result.policy()

@@ -1,6 +1,6 @@
 """Run federations from Python. `fedhql run` is `study` with a table at the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedhql.api.given_agents import AgentsLike, GivenAgents, given_agents, plain
@@ -141,10 +141,22 @@ def _settings(
     overrides |= {} if env is None else {"environment.id": env}
     overrides |= {} if budget is None else {"budget.env_steps_per_agent": budget}
     if experiment is None:
+        _require_whole(overrides)
         return read_settings("", overrides)
     if str(experiment).endswith(".toml"):
         return read_settings_file(Path(experiment), overrides)
     return read_settings(preset_text(str(experiment)), overrides)
+
+
+def _require_whole(overrides: Mapping[str, object]) -> None:
+    """Raise SettingsError if the arguments that no default stands for are missing."""
+    given = {key.partition(".")[0] for key in overrides}
+    arguments = {"agents": "agents", "env": "environment", "budget": "budget"}
+    if missing := [name for name, section in arguments.items() if section not in given]:
+        raise SettingsError(
+            f"{' and '.join(missing)}: missing; give them, or an experiment that says them, such "
+            "as experiment='cartpole-n5'"
+        )
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
