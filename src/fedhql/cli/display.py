@@ -1,6 +1,7 @@
 """Tables on a terminal."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -21,11 +22,17 @@ def returns_tables(run: Run, console: Console) -> Iterator[RichTable]:
     arms, unlimited = list(run.arms), console.options.update(max_width=100_000)
     while arms:
         for count in range(len(arms), 0, -1):
-            table = _drawn(returns_table(run, arms[:count]))
+            table = _drawn(_with_high_heads(returns_table(run, arms[:count])))
             if console.measure(table, options=unlimited).maximum <= console.width:
                 break
         yield table
         arms = arms[count:]
+
+
+def _with_high_heads(table: Table) -> Table:
+    """Return the table with heads on several lines, so that more columns fit."""
+    heads = [head.replace(",", ",\n").replace(": ", ":\n") for head in table.header]
+    return replace(table, header=heads)
 
 
 def _drawn(table: Table, of: str = "") -> RichTable:
