@@ -163,6 +163,8 @@ def test_a_script_without_a_guard_runs_its_study_once(tmp_path: Path) -> None:
         ({"experiment": "no-such-preset"}, "unknown preset 'no-such-preset'"),
         ({"experiment": "no-such-file.toml"}, "no-such-file.toml cannot be read"),
         ({"arms": ["explore=3"]}, "'explore' is not KEY=VALUE with a known key"),
+        ({"arms": "fedhql"}, r"arms = 'fedhql': allowed: a list such as \['fedhql'\]"),
+        ({"settings": "federation.exploration=3"}, "allowed: a dict, or a list of KEY=VALUE"),
         ({"seeds": 0}, "seeds = 0: allowed: a number > 0"),
         ({"seeds": [-1]}, r"seeds = \[-1\]"),
         ({"engine": "fast"}, "--engine fast: allowed: auto, compiled, messages"),

@@ -103,6 +103,8 @@ def study(
             f"every arm and seed; give the class, or a function that takes seed and returns an "
             "agent. fedhql.federate takes live agents"
         )
+    if isinstance(arms, str):
+        raise SettingsError(f"arms = {arms!r}: allowed: a list such as [{arms!r}]")
     chosen = _settings(given, agents is not None, env, budget, experiment, settings)
     return run_study(
         chosen if backbone is None else with_backbone(chosen, backbone),
@@ -133,6 +135,8 @@ def _settings(
             "evaluations make copies of their own; gymnasium.register gives your own environment "
             "an id, 'package.module:Id-v0' imports the module that does"
         )
+    if isinstance(settings, str):
+        raise SettingsError(f"settings = {settings!r}: allowed: a dict, or a list of KEY=VALUE")
     overrides = {key: plain(key, value) for key, value in as_mapping(settings).items()}
     if has_agents:
         if "agents" in overrides:
