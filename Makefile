@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # By file, for what its tests share; in their order, because the longest files have few tests.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-slow check bench proto dist clean
+.PHONY: run test test-slow check bench docs proto dist clean
 .DEFAULT_GOAL := run
 
 # The main job: five different DQN agents on CartPole, alone and federated.
@@ -34,6 +34,10 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/secure.py
 	$(BIN)/python benchmarks/cluster.py
+
+# The documentation site, in site/. A broken link fails.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # After a change of the wire; its version is part of what is generated.
 proto: $(VENV)/.check
@@ -81,3 +85,8 @@ $(VENV)/.check: pyproject.toml | $(VENV)/.box2d
 	@echo "installing fedhql and its checkers into $(VENV) (once, a minute or two) ..."
 	$(PIP) --editable '.[check]'
 	@touch $@ $(VENV)/.test $(VENV)/.run
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "installing what builds the documentation into $(VENV) (once, half a minute) ..."
+	$(PIP) --editable '.[docs]'
+	@touch $@ $(VENV)/.run
