@@ -18,14 +18,20 @@ class TabularSettings(KindSettings):
     """Watkins Q-learning on a table, for Discrete observations."""
 
     learning_rate: float = Field(0.1, gt=0, le=1)
+    """The step size of Q-learning."""
     learning_rate_decay: float = Field(0.0, ge=0, le=1)
     """ω: the rate at the k-th visit of a pair is learning_rate · k^-ω; 0 keeps it constant."""
     initial_value: float = 0.0
+    """The value of every action before it is learned."""
 
     exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
+    """How the agent explores while it learns by itself."""
     epsilon: float = Field(0.1, ge=0, le=1)
+    """ε, the share of uniform actions of epsilon-greedy."""
     temperature: PositiveFloat = 1.0
+    """The temperature of boltzmann."""
     confidence: PositiveFloat = 1.0
+    """c, the factor of the bonus of ucb."""
 
     improvement_learning_rate: float = Field(0.5, gt=0, le=1)
     """α̃, the step of one improvement towards the mean target of a (state, action) pair."""
@@ -50,25 +56,37 @@ class CommonDqnSettings(KindSettings):
     optimizers: ClassVar[Collection[str]]
 
     hidden: tuple[PositiveInt, ...] = DqnConfig.hidden
+    """The sizes of the hidden layers; an empty list gives a linear function."""
 
     optimizer: str
+    """The optimiser of self-learning."""
     optimizer_kwargs: dict[str, bool | float | list[float]] = {}
     """Keywords of PyTorch's optimiser: momentum, betas, eps, weight_decay, ..."""
     learning_rate: PositiveFloat = DqnConfig.learning_rate
+    """The learning rate of self-learning."""
     learning_starts: int = Field(DqnConfig.learning_starts, ge=0)
+    """The env steps before the first gradient step."""
     warm_up: Literal["uniform", "policy"] = "uniform"
     """Actions before learning_starts: uniform, or by the exploration rule used afterwards."""
     buffer_size: PositiveInt = DqnConfig.buffer_size
+    """The transitions in the replay buffer."""
     batch_size: PositiveInt = DqnConfig.batch_size
+    """The transitions of one gradient step."""
     train_freq: PositiveInt = DqnConfig.train_freq
+    """The agent trains every so many env steps."""
     gradient_steps: PositiveInt = DqnConfig.gradient_steps
+    """The gradient steps each time the agent trains."""
     target_update_interval: PositiveInt = DqnConfig.target_update_interval
+    """The env steps between two updates of the target network."""
     tau: float = Field(DqnConfig.tau, gt=0, le=1)
+    """The share of the online network in an update of the target network; 1 copies it."""
     max_grad_norm: PositiveFloat = DqnConfig.max_grad_norm
+    """The norm at which gradients of self-learning are clipped."""
 
     exploration_final_eps: float = Field(DqnConfig.exploration_final_eps, ge=0, le=1)
     """ε after annealing; it applies from learning_starts on, or always if warm_up = "policy"."""
     exploration_initial_eps: float = Field(DqnConfig.exploration_initial_eps, ge=0, le=1)
+    """ε at the beginning of annealing."""
     exploration_fraction: float = Field(DqnConfig.exploration_fraction, ge=0, le=1)
     """Share of the budget over which ε falls to its final value; 0 keeps it there (the paper)."""
     exploration_annealing: Literal["budget", "phase"] = "budget"
@@ -87,6 +105,7 @@ class CommonDqnSettings(KindSettings):
     )
     """u: the learning rate is α̃ · clip(mean |target| / u, 1, 10); inf gives α̃, as in the paper."""
     improvement_max_grad_norm: PositiveFloat = DqnConfig.improvement_max_grad_norm
+    """The norm at which gradients of improvements are clipped."""
     improvement_revives_units: bool = DqnConfig.improvement_revives_units
     """Reinitialise units that output 0 at all recently broadcast states; false in the paper."""
     target_follows_improvement: bool = DqnConfig.target_follows_improvement
@@ -98,18 +117,23 @@ class CommonDqnSettings(KindSettings):
         return known_optimizer(name, cls.optimizers)
 
 
+_OPTIMISERS = ", ".join(map(repr, OPTIMISERS))
+
+
 class DqnSettings(CommonDqnSettings):
     """fedhql's own DQN, in JAX."""
 
     optimizers = OPTIMISERS
 
-    optimizer: str = DqnConfig.optimizer
-    improvement_optimiser: str = DqnConfig.improvement_optimiser
+    optimizer: str = Field(DqnConfig.optimizer, description=_OPTIMISERS)
+    improvement_optimiser: str = Field(DqnConfig.improvement_optimiser, description=_OPTIMISERS)
     activation: Literal["relu", "tanh"] = "relu"
+    """The activation of the hidden layers."""
     double: bool = DqnConfig.double
     """Double DQN: the online network chooses the next action, the target network values it."""
 
     exploration: Literal["epsilon-greedy", "boltzmann", "ucb"] = "epsilon-greedy"
+    """How the agent explores while it learns by itself."""
     temperature: PositiveFloat = DqnConfig.temperature
     """The temperature of boltzmann."""
     confidence: PositiveFloat = DqnConfig.confidence

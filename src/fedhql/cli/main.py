@@ -227,6 +227,8 @@ def presets() -> None:
 
 
 @app.command()
-def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+def show(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="One that `presets` lists.")],
+) -> None:
     """Print a preset's file, as a start for one of your own."""
     typer.echo(preset_text(preset), nl=False)

@@ -18,10 +18,13 @@ class Resources(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     cpus: NonNegativeFloat = 0.0
+    """Cores that Ray reserves for the agent's actor."""
     gpus: NonNegativeFloat = 0.0
+    """GPUs that Ray reserves: a share of one, or a whole number."""
     custom: dict[str, PositiveFloat] = Field(
         {}, description="a table of custom resources of the nodes, each a number > 0"
     )
+    """Amounts of the resources that `ray start --resources` names."""
 
     @model_validator(mode="after")
     def _as_ray_counts(self) -> "Resources":

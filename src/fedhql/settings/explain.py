@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
@@ -25,7 +25,7 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
     for section in sections:
         field = model.model_fields[section]
         if (inside := _model_inside(field)) is None:  # a table whose keys the user chooses
-            return f"{key}: {problem['input']!r} is wrong; allowed: {_allowed(field)}"
+            return f"{key}: {problem['input']!r} is wrong; allowed: {allowed(field)}"
         model = inside
     known = model.model_fields
     if name not in known:
@@ -33,7 +33,7 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
     wrong = "missing" if problem["type"] == "missing" else f"{problem['input']!r} is wrong"
-    return f"{key}: {wrong}; allowed: {_allowed(known[name])}"
+    return f"{key}: {wrong}; allowed: {allowed(known[name])}"
 
 
 def _model_inside(field: FieldInfo) -> type[BaseModel] | None:
@@ -43,17 +43,20 @@ def _model_inside(field: FieldInfo) -> type[BaseModel] | None:
     return next(models, None)
 
 
-def _allowed(field: FieldInfo) -> str:
+def allowed(field: FieldInfo) -> str:
     """Return a field's type and range in words."""
     if field.description:
         return field.description
     annotation, metadata = field.annotation, field.metadata
     if get_origin(annotation) in (Union, UnionType):  # an optional value
         annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
+        if get_origin(annotation) is Annotated:
+            annotation, *inner = get_args(annotation)
+            metadata = [*metadata, *inner]
     if get_origin(annotation) is Literal:
         return ", ".join(repr(choice) for choice in get_args(annotation))
     if get_origin(annotation) is tuple:
-        return f"a list, each {_allowed(FieldInfo.from_annotation(get_args(annotation)[0]))}"
+        return f"a list, each {allowed(FieldInfo.from_annotation(get_args(annotation)[0]))}"
     noun = NOUNS.get(annotation, "a table") if isinstance(annotation, type) else "a table"
     limits = [limit for item in metadata if (limit := _limit(item))]
     return f"{noun} {' and '.join(limits)}".rstrip()

@@ -59,11 +59,15 @@ class EnvironmentSettings(_Section):
     """The environment. Every agent and the server step copies of their own."""
 
     id: str = Field(description="a Gymnasium id such as 'CartPole-v1'")
+    """The environment; its actions must be discrete. 'module:Id-v0' imports the module first."""
     discount: float = Field(0.99, gt=0, le=1)
     """γ, the discount."""
     options: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
-    implementation: Annotated[str, AfterValidator(_known_implementation)] = AUTO
+    implementation: Annotated[str, AfterValidator(_known_implementation)] = Field(
+        AUTO,
+        description=f"{', '.join(map(repr, IMPLEMENTATIONS))}, or 'package.module:factory'",
+    )
     """What steps the environment. "auto" uses our twin if there is one; LunarLander's only in
     compiled runs on a GPU, and EnvPool's in those on a CPU. "twin" uses it everywhere,
     "gymnasium" nowhere. "envpool" steps LunarLander-v3 with EnvPool in compiled runs, and with
@@ -74,7 +78,9 @@ class EnvironmentSettings(_Section):
 class FederationSettings(_Section):
     """The server's side of the federation, Algorithm 1.a."""
 
-    rule: Annotated[str, AfterValidator(_known_rule)] = "mean-std"
+    rule: Annotated[str, AfterValidator(_known_rule)] = Field(
+        "mean-std", description=f"{', '.join(map(repr, RULES))}, or 'package.module:NAME'"
+    )
     """How the centre and the spread of all agents' values are computed, and actions scored."""
     exploration: float = Field(1.0, ge=0)
     """λ, for every rule except bernstein."""
@@ -127,12 +133,14 @@ class BudgetSettings(_Section):
     """The env steps that an agent may consume: its own and its share of the server's."""
 
     env_steps_per_agent: PositiveInt
+    """The env steps of one agent. An arm stops when it cannot take another step within them."""
 
 
 class EvaluationSettings(_Section):
     """Greedy episodes at fixed consumption. They are outside the budget."""
 
     episodes: PositiveInt = 10
+    """The greedy episodes of one evaluation."""
     interval_env_steps: PositiveInt | None = None
     """Evaluate whenever an agent has consumed so many more env steps, its share of the server's
     included. Every arm thus has the same number of evaluations, whatever the length of its rounds.
@@ -151,6 +159,7 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: str = Field("dqn", description=f"{', '.join(KINDS)} or 'package.module:Class'")
+    """What the agent is. Its other keys are settings of this kind, or keywords of your class."""
     name: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
@@ -168,7 +177,9 @@ class AgentSettings(BaseModel):
 class AttackSettings(_Section):
     """Agents that lie to the server, to test its rule. For experiments only."""
 
-    name: Annotated[str, AfterValidator(_known_attack)] | None = None
+    name: Annotated[str, AfterValidator(_known_attack)] | None = Field(
+        None, description=", ".join(map(repr, ATTACKS))
+    )
     """The attack, which decides what the attackers answer."""
     attackers: NonNegativeInt = 0
     """The number of attackers, the last agents. They learn and are evaluated like the others."""
