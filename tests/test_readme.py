@@ -1,4 +1,4 @@
-"""The examples and commands of the README work, and CI runs them."""
+"""The README is short, and its two commands are those of the Makefile and of CI."""
 
 import re
 from pathlib import Path
@@ -7,56 +7,39 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhql.settings.experiment import read_settings
-from fedhql.settings.served import read_served_settings
-from tests.cli.running import TABULAR, succeed, write_file
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
-def test_the_example_agent_of_the_readme_runs(tmp_path: Path) -> None:
-    agent = next(block for block in blocks("python") if "class LinearAgent" in block)
-    assert len(agent.splitlines()) < 40
-    (tmp_path / "linear.py").write_text(agent)
-    text = TABULAR.format(budget=2_000).partition("[[agents]]")[0]
-    text = text.replace("FrozenLake-v1", "CartPole-v1")
-    file = write_file(tmp_path, text + '[[agents]]\nkind = "linear:LinearAgent"\n' * 2)
-    output = succeed("run", file, "--out", "run", cwd=tmp_path)
-    assert "agent2" in output
-    checked = succeed("check", "linear:LinearAgent", "--env", "CartPole-v1", cwd=tmp_path)
-    assert "FAILED" not in checked
+class StillAgent:
+    """Takes part in CartPole and never learns."""
+
+    def __init__(self, seed: int) -> None: ...
+
+    def self_learn(self, env_steps: int) -> None: ...
+
+    def q_values(self, states: Any) -> Any:
+        return np.zeros((len(states), 2))
+
+    def improve(self, states: Any, actions: Any, targets: Any) -> None: ...
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = next(block for block in blocks("python") if "class LinearAgent" in block)
-    (tmp_path / "linear.py").write_text(agent)
-    study = next(block for block in blocks("python") if "fedhql.study" in block)
-    study = study.replace("budget=50_000, seeds=3", "budget=300, seeds=1")
+    (block,) = re.findall(r"```python\n(import fedhql\n.*?)```", README, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    names: dict[str, Any] = {}
-    exec(study, names)
+    names: dict[str, Any] = {"MyAgent": StillAgent}
+    exec(block.replace("budget=50_000, seeds=3", "budget=300, seeds=1"), names)
     assert (tmp_path / "report.html").exists()
     assert names["policy"].act(np.zeros((3, 4), dtype=np.float32)).shape == (3,)
 
 
-def test_the_settings_files_of_the_readme_are_valid() -> None:
-    example, service = blocks("toml")
-    assert read_served_settings(service).service.members == ("north", "south", "west")
-    settings = read_settings(example)
-    assert [agent.kind for agent in settings.agents] == ["dqn", "my_agents:MyAgent"]
-
-
 def test_make_run_runs_the_command_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    (command,) = re.findall(
-        r"^\.venv/bin/(fedhql run .*?)$(?=\n```)", README.replace("\\\n    ", ""), re.M
-    )
+    (command,) = re.findall(r"^\.venv/bin/(fedhql run .*?)$(?=\n```)", README, re.M)
     assert f"$(BIN)/{command}" in makefile
 
 
@@ -68,8 +51,3 @@ def test_ci_runs_make_check_and_make_test() -> None:
 
 def test_the_readme_shows_a_picture() -> None:
     assert re.search(r"!\[.+\]\(docs/.+\.png\)", README)
-
-
-def test_every_linked_file_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
