@@ -18,7 +18,8 @@ class ServiceSettings(BaseModel):
     start_with: PositiveInt = 2
     """The number of members that must be connected before the first round."""
     quorum: PositiveInt = 2
-    """The usable answers that an exchange needs. With fewer, the server waits and asks again."""
+    """The usable answers that an exchange needs, at most `start_with`. With fewer, the server waits
+    and asks again."""
     exchange_deadline_seconds: PositiveFloat = 30.0
     """A member that has not answered by then is late: nobody waits for it until it reports."""
     learning_deadline_seconds: PositiveFloat = 3_600.0
@@ -45,12 +46,13 @@ class ServiceSettings(BaseModel):
     chunk_env_steps: PositiveInt = 500
     """In mode continuous, a member checks for questions after this many env steps."""
     most_states: PositiveInt = 65_536
-    """The most states in one batch."""
+    """The most states in one batch, at least federation.query_batch and evaluation.episodes. With
+    broadcast = "all-actions", at least query_batch times the number of actions."""
     most_message_bytes: PositiveInt = 16 * 1024 * 1024
-    """The largest message that the server accepts from a member."""
+    """The largest message that the server accepts. A member that sends a larger one is refused."""
     most_messages_per_second: PositiveFloat = 1_000.0
     """The server reads the messages of one member no faster than this, on average. A burst may be
-    twice as many."""
+    twice as many. A faster member is slowed down; nobody is refused for it."""
     log_every_rounds: NonNegativeInt = 1
     """The server logs one line every so many rounds; 0: never."""
     keepalive_seconds: PositiveFloat = 20.0
