@@ -55,8 +55,3 @@ def test_every_method_of_a_result_is_explained() -> None:
     table = PAGE.partition("## What a result has")[2].partition("| | |")[2].partition("\n\n")[0]
     public = {name for name in vars(fedhql.Result) if not name.startswith("_")}
     assert public - set(re.findall(r"\w+", table)) == set()
-
-
-def test_every_linked_file_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
