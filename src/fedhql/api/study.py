@@ -77,20 +77,28 @@ def study(
 ) -> Result:
     """Run agents alone and federated, with several seeds; return all their evaluations.
 
-    agents: a list, or a dict by name, of kinds ("dqn"), classes, functions that take `seed` and
-        return an agent, or dicts such as {"kind": MyAgent, "learning_rate": 0.1}.
-    env: a Gymnasium id. budget: env steps of each agent, its share of the server's included.
-    experiment: a preset's name or the path of a TOML file, for what is not given here.
-    settings: what an experiment file can say, as {"federation.exploration": 3}.
-    backbone: "dqn" or "sb3", the DQN to use for every DQN agent.
-    arms: "independent" (each agent alone), "fedhql", and variants such as "exploration=3"; the
-        first two by default. seeds: a number of seeds or a list; 0 by default.
-    attack, attackers: also run federated arms with so many of the last agents lying.
-    engine: "auto", "messages" or "compiled". on: "local", or "ray" with the cluster's address.
-    jobs: processes on this machine, by default one for each core; 0 runs in this process.
-    out: the run's directory; without it, the run is removed together with the result.
-    resume: continue the run in `out`, or start it. figures, tensorboard: write these to `out`, too.
-    progress: True, False, or a function that is called with each Progress.
+    Args:
+        agents: A list, or a dict by name, of kinds ("dqn"), classes, functions that take `seed` and
+            return an agent, or dicts such as {"kind": MyAgent, "learning_rate": 0.1}.
+        env: A Gymnasium id.
+        budget: Env steps of each agent, its share of the server's included.
+        experiment: A preset's name or the path of a TOML file, for what is not given here.
+        settings: What an experiment file can say, as {"federation.exploration": 3}.
+        backbone: "dqn" or "sb3", the DQN to use for every DQN agent.
+        arms: "independent" (each agent alone), "fedhql", and variants such as "exploration=3"; the
+            first two by default.
+        seeds: A number of seeds or a list; 0 by default.
+        attack: Also run federated arms in which agents lie in this way.
+        attackers: How many of the last agents lie.
+        engine: "auto", "messages" or "compiled".
+        on: "local" or "ray".
+        address: The address of the Ray cluster.
+        jobs: Processes on this machine, by default one for each core; 0 runs in this process.
+        out: The run's directory; without it, the run is removed together with the result.
+        resume: Continue the run in `out`, or start it.
+        figures: Also draw figures in `out`.
+        tensorboard: Also write TensorBoard's files to `out`.
+        progress: True, False, or a function that is called with each Progress.
 
     Raise FedHQLError, whose message says what is allowed, for what cannot be run.
     """
