@@ -11,7 +11,7 @@ from fedhql import __version__
 from fedhql.agents.kinds import backbones
 from fedhql.api.progress import BAR, LiveDisplay
 from fedhql.api.study import study
-from fedhql.cli import certificates, check, network, policies, status, studies
+from fedhql.cli import certificates, check, doctor, network, policies, status, studies
 from fedhql.cli.common import (
     INTERRUPTED,
     Address,
@@ -210,6 +210,7 @@ app.command()(studies.report)
 app.command()(studies.compare)
 app.command()(studies.archive)
 app.command()(check.check)
+app.command()(doctor.doctor)
 app.command()(policies.export)
 app.command()(policies.play)
 app.command()(network.serve)

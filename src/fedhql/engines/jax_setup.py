@@ -30,9 +30,8 @@ def prepare_jax(*, shares_device: bool = False) -> None:
     JAX takes half a second to load. Where it is not loaded yet, it finds the settings in the
     environment when it is; many cells never need it.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     settings = {
-        "jax_compilation_cache_dir": str(Path(home) / "fedhql" / "jax"),
+        "jax_compilation_cache_dir": str(compile_cache()),
         "jax_persistent_cache_min_compile_time_secs": 0.2,
         "jax_persistent_cache_min_entry_size_bytes": -1,
         # By default a GPU rounds factors of a product to ten bits, so values near 500 to halves.
@@ -45,6 +44,11 @@ def prepare_jax(*, shares_device: bool = False) -> None:
     if (jax := sys.modules.get("jax")) is not None:
         for name, value in settings.items():
             jax.config.update(name, value)
+
+
+def compile_cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "fedhql" / "jax"
 
 
 def set_gpu_flags() -> None:
