@@ -1,4 +1,4 @@
-"""The patient of examples/hospitals: published steady states, and the twin against Gymnasium."""
+"""The patient of examples/hospitals: published steady states, and both steppers against LSODA."""
 
 import json
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from scipy.integrate import odeint
 from scipy.optimize import root
 
 from fedhql.engines.choice import choose_engine
@@ -134,26 +135,46 @@ def test_a_negative_spread_is_refused(make: Callable[[], Any]) -> None:
         make()
 
 
-def test_the_twin_is_the_gymnasium_environment_over_whole_episodes() -> None:
-    """Every variable agrees to 1e-5 at every step: LSODA against Runge-Kutta of order 4."""
+def after_days_by_lsoda(state: Any, action: int) -> Any:
+    drugs = model().efficacies(action)
+    states, report = odeint(
+        lambda x, _: model().rates(x.tolist(), *drugs),
+        state,
+        (0, model().DAYS),
+        rtol=1e-11,
+        atol=1e-11,
+        mxstep=100_000,
+        full_output=True,
+    )
+    assert report["message"] == "Integration successful."
+    return states[-1]
+
+
+def test_the_environment_and_its_twin_follow_lsoda_over_whole_episodes() -> None:
+    """Every variable agrees to 1e-5 at every step: Runge-Kutta of order 4 against LSODA."""
     policies = several_policies()
     actions_PT, twin = np.array(list(policies.values())), own_twin(0.3)
     draws = np.random.default_rng(1).random((6, len(policies)))
     draws[:, 0] = 0.5  # the recovery begins at the published start
     start_PS = np.array(model().start(tuple(draws), 0.3)).T
     states = (*jax.numpy.asarray(start_PS.T, "f4"), *jax.numpy.zeros((6, len(policies))))
+    expected_PS = np.array(states[:6], float).T
     envs = [gym.make(ENVIRONMENT).unwrapped for _ in policies]
-    for env, start in zip(envs, np.array(states[:6], float).T, strict=True):
+    for env, start in zip(envs, expected_PS, strict=True):
         env.state = start  # type: ignore[attr-defined]  # of this environment
     step, observe = jax.jit(twin.step), jax.jit(twin.observe)
     for actions_P in actions_PT.T:
+        pairs = zip(expected_PS, actions_P, strict=True)
+        expected_PS = np.array([after_days_by_lsoda(*pair) for pair in pairs])
         states, rewards, terminated = step(states, jax.numpy.asarray(actions_P))
         shown = np.array(observe(states)).T
+        np.testing.assert_allclose(np.array(states[:6], float).T, expected_PS, rtol=1e-5)
         for number, (env, action) in enumerate(zip(envs, actions_P, strict=True)):
             observation, paid, *_ = env.step(action)
             assert env.observation_space.contains(observation)
-            expected = env.state  # type: ignore[attr-defined]  # of this environment
-            np.testing.assert_allclose(np.array(states[:6], float)[:, number], expected, rtol=1e-5)
+            expected = expected_PS[number]
+            reached = env.state  # type: ignore[attr-defined]  # of this environment
+            np.testing.assert_allclose(reached, expected, rtol=1e-5)
             np.testing.assert_allclose(shown[number], observation, atol=1e-5)
             # Of terms that may cancel: 1,000 E is the largest.
             assert rewards[number] == pytest.approx(paid, abs=1e-5 * (1e-4 * expected[5] + 1e-2))
