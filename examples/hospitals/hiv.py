@@ -30,6 +30,7 @@ State = tuple[Array, ...]
 NON_HEALTHY = (163_573.0, 5.0, 11_945.0, 46.0, 63_919.0, 24.0)
 ACTIONS = ("no drug", "RTI", "PI", "RTI and PI")
 DAYS, DECISIONS = 5, 200
+SPREAD = 0.2  # patients differ by up to 20 % in each variable; 0 is the published start
 REWARD_UNIT = 1e7  # published rewards are divided by this
 
 
@@ -77,7 +78,7 @@ class HIV(gym.Env[Any, Any]):
     The variables differ by six orders of magnitude, and each moves by several in an episode.
     """
 
-    def __init__(self, spread: float = 0.0) -> None:
+    def __init__(self, spread: float = SPREAD) -> None:
         self.observation_space = gym.spaces.Box(-10, 10, (len(NON_HEALTHY),))
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
         self._spread = _checked(spread)
@@ -103,7 +104,7 @@ class HIV(gym.Env[Any, Any]):
 gym.register("HIV-v0", entry_point="hiv:HIV", max_episode_steps=DECISIONS)
 
 
-def twin(spread: float = 0.0) -> Twin:
+def twin(spread: float = SPREAD) -> Twin:
     """Return the same task for compiled runs.
 
     Between the healthy and the non-healthy state a difference of 1e-7 grows to 2e-4, so float32 is

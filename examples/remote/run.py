@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,17 +52,18 @@ class Party:
     name: str
     log: Path
     command: list[str]
+    directory: Path = HERE  # where torch_agent.py is
 
     def start(self) -> None:
         """In a session of its own: Ctrl-C is for this script, which ends all it has started."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "NPROC"), "1")  # the networks are small
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                [str(FEDHQL), *self.command],
+                self.command,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                cwd=HERE,  # where torch_agent.py is
+                cwd=self.directory,
                 env=os.environ | one_thread,
             )
 
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if home.exists():
         sys.exit(f"{arguments.home} exists; remove it, or name another with --home")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    hand_out_certificates(home)
+    hand_out_certificates(home, AGENTS)
     try:
         with ending() as parties:
             federate(home, arguments.budget, parties)
@@ -104,14 +105,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\nlogs, results and every owner's own files: {arguments.home}")
 
 
-def hand_out_certificates(home: Path) -> None:
+def hand_out_certificates(home: Path, members: Collection[str]) -> None:
     """Whoever runs the federation makes them; everyone gets their own, and nobody ca.key."""
     authority = home / "authority"
     fedhql("certs", "init", "--home", authority)
     fedhql("certs", "issue", "server", "--host", "localhost", "--home", authority)
-    for name in AGENTS:
+    for name in members:
         fedhql("certs", "issue", name, "--home", authority)
-    for name in ("server", *AGENTS):
+    for name in ("server", *members):
         own = home / name / "certs"
         own.mkdir(parents=True)
         for file in ("ca.crt", f"{name}.crt", f"{name}.key"):
@@ -148,7 +149,7 @@ def federate(home: Path, budget: int | None, parties: list[Party]) -> None:
 def serve_command(home: Path, budget: int | None, port: int, http_port: int) -> list[str]:
     own = home / "server"
     return [
-        "serve", str(HERE / "federation.toml"), f"--listen=localhost:{port}",
+        str(FEDHQL), "serve", str(HERE / "federation.toml"), f"--listen=localhost:{port}",
         f"--http=127.0.0.1:{http_port}", f"--home={own / 'federation'}", f"--certs={own / 'certs'}",
         *([] if budget is None else [f"--set=budget.env_steps_per_agent={budget}"]),
     ]  # fmt: skip
@@ -158,7 +159,7 @@ def join_command(home: Path, name: str, port: int) -> list[str]:
     kind, *settings = AGENTS[name]
     own = home / name
     return [
-        "join", f"localhost:{port}", f"--as={name}", f"--agent={kind}",
+        str(FEDHQL), "join", f"localhost:{port}", f"--as={name}", f"--agent={kind}",
         f"--home={own / 'member'}", f"--certs={own / 'certs'}",
         *(f"--set={setting}" for setting in settings),
     ]  # fmt: skip

@@ -42,7 +42,7 @@ export function createAgent({ environment, options, discount, ...task }, seed) {
   }
 
   return {
-    states: tiles.length,
+    states: { dtype: 'int64', shape: [], least: 0, most: tiles.length - 1 },
     selfLearn: (envSteps) => { for (let i = 0; i < envSteps; i += 1) step(); },
     qValues: (states) => Float32Array.from(states.flatMap((state) => saved.q[state])),
     improve: (states, actions, targets) => {

@@ -2,11 +2,10 @@
 import crypto from 'node:crypto';
 import fs from 'node:fs';
 import { setImmediate, setTimeout } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import grpc from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
-import { createAgent } from './agent.mjs';
 import { createMasking } from './masking.mjs';
 
 const PROTO = fileURLToPath(new URL('../../../src/fedhql/remote/wire.proto', import.meta.url));
@@ -21,8 +20,10 @@ const CHANNEL = { 'grpc.keepalive_time_ms': 20_000, 'grpc.keepalive_timeout_ms':
   'grpc.enable_retries': 0, 'grpc.use_local_subchannel_pool': 1 }; // we retry, with a new Hello
 const [text, flag] = [{ type: 'string' }, { type: 'boolean' }];
 const { positionals: [address], values: { as: name, home, certs, seed, ...others } } = parseArgs({
-  options: { as: text, home: text, certs: text, seed: text, 'secure-aggregation': flag },
+  options: { as: text, home: text, certs: text, seed: text, agent: text,
+    'secure-aggregation': flag },
   allowPositionals: true });
+const { createAgent } = await import(others.agent ? pathToFileURL(others.agent) : './agent.mjs');
 const log = (line) => console.error(`${name}: ${line}`);
 if (!address || !name || !home) throw new Error('HOST:PORT, --as and --home are needed');
 const credential = (file) => certs && fs.readFileSync(`${certs}/${file}`);
@@ -48,12 +49,23 @@ function save() {
 }
 
 /** Return the numbers of a tensor; throw an Error if they are too many or not in the range. */
-function unpack({ dtype, shape, data }, expected, least, most, count = shape[0]) {
+function unpack({ dtype, shape, data }, expected, least, most, count = shape[0], row = []) {
   const numbers = Array.from(new ARRAYS[expected](Uint8Array.from(data).buffer), Number);
-  const isFormed = dtype === expected && `${shape}` === `${count}` && numbers.length === count;
+  const form = [count, ...row];
+  const isFormed = dtype === expected && `${shape}` === `${form}`
+    && numbers.length === form.reduce((size, each) => size * each);
   const isBatch = count > 0 && count <= welcome.most_states;
   if (isFormed && isBatch && numbers.every((n) => n >= least && n <= most)) return numbers;
   throw new Error(`a tensor of ${dtype} (${shape}) has another form or range than expected`);
+}
+
+/** Return the states of a batch: numbers, or arrays of numbers. */
+function unpackStates(tensor) {
+  const { dtype, least, most, shape } = agent.states;
+  const numbers = unpack(tensor, dtype, least, most, tensor.shape[0], shape);
+  if (shape.length === 0) return numbers;
+  const size = numbers.length / tensor.shape[0];
+  return Array.from({ length: tensor.shape[0] }, (_, i) => numbers.slice(i * size, (i + 1) * size));
 }
 
 function begin({ federation, task, improvements, secure_value_bound: bound }) {
@@ -78,7 +90,7 @@ function apply({ skip_through, improvements }) {
   for (const { number, states, actions, targets } of improvements) {
     if (number <= state.applied) continue; // a repeat
     if (number > state.applied + 1) throw new Error(`improvement ${number} after ${state.applied}`);
-    const at = unpack(states, 'int64', 0, agent.states - 1);
+    const at = unpackStates(states);
     const chosen = unpack(actions, 'int64', 0, welcome.task.actions - 1, at.length);
     agent.improve(at, chosen, unpack(targets, 'float32', -MAX_FLOAT, MAX_FLOAT, at.length));
     const hash = crypto.createHash('sha256').update(BigUint64Array.of(BigInt(number)));
@@ -89,7 +101,7 @@ function apply({ skip_through, improvements }) {
 }
 
 function answer(order) {
-  const states = unpack(order.query.states, 'int64', 0, agent.states - 1);
+  const states = unpackStates(order.query.states);
   const values = agent.qValues(states);
   if (masking) return masking.answer(order, values, welcome);
   const data = Buffer.from(values.buffer);
