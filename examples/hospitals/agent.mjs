@@ -42,6 +42,12 @@ export function treat(state, action) {
   return [x, (1000 * x[5] - cost) / REWARD_UNIT];
 }
 
+/** Return the states of a batch, whose numbers come in one array. */
+function inRows(numbers) {
+  const count = numbers.length / INPUTS;
+  return Array.from({ length: count }, (_, b) => numbers.slice(b * INPUTS, (b + 1) * INPUTS));
+}
+
 /** Return what the hidden layer answers to a state, and the values of the four actions. */
 function forward(weights, state) {
   const hidden = new Float64Array(HIDDEN);
@@ -137,12 +143,12 @@ export function createAgent({ environment, options, discount, ...task }, seed) {
   }
 
   return {
-    states: { dtype: 'float32', shape: [INPUTS], least: -10, most: 10 },
+    states: ['float32', -10, 10, [INPUTS]], // type, lowest and highest number, shape
     selfLearn: (envSteps) => { for (let i = 0; i < envSteps; i += 1) step(); },
-    qValues: (states) => Float32Array.from(
-      states.flatMap((state) => [...forward(saved.weights, state)[1]])),
-    improve: (states, actions, targets) => {
-      const rows = states.map((state, i) => [state, actions[i], targets[i]]);
+    qValues: (numbers) => Float32Array.from(
+      inRows(numbers).flatMap((state) => [...forward(saved.weights, state)[1]])),
+    improve: (numbers, actions, targets) => {
+      const rows = inRows(numbers).map((state, i) => [state, actions[i], targets[i]]);
       for (let i = 0; i < IMPROVEMENT_STEPS; i += 1) {
         regress(saved.weights, saved.improver, rows, IMPROVEMENT_RATE);
       }

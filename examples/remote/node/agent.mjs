@@ -42,7 +42,7 @@ export function createAgent({ environment, options, discount, ...task }, seed) {
   }
 
   return {
-    states: { dtype: 'int64', shape: [], least: 0, most: tiles.length - 1 },
+    states: ['int64', 0, tiles.length - 1], // the type of a state, the lowest and the highest one
     selfLearn: (envSteps) => { for (let i = 0; i < envSteps; i += 1) step(); },
     qValues: (states) => Float32Array.from(states.flatMap((state) => saved.q[state])),
     improve: (states, actions, targets) => {

@@ -20,8 +20,7 @@ const CHANNEL = { 'grpc.keepalive_time_ms': 20_000, 'grpc.keepalive_timeout_ms':
   'grpc.enable_retries': 0, 'grpc.use_local_subchannel_pool': 1 }; // we retry, with a new Hello
 const [text, flag] = [{ type: 'string' }, { type: 'boolean' }];
 const { positionals: [address], values: { as: name, home, certs, seed, ...others } } = parseArgs({
-  options: { as: text, home: text, certs: text, seed: text, agent: text,
-    'secure-aggregation': flag },
+  options: { as: text, home: text, certs: text, seed: text, agent: text, 'secure-aggregation': flag },
   allowPositionals: true });
 const { createAgent } = await import(others.agent ? pathToFileURL(others.agent) : './agent.mjs');
 const log = (line) => console.error(`${name}: ${line}`);
@@ -49,23 +48,13 @@ function save() {
 }
 
 /** Return the numbers of a tensor; throw an Error if they are too many or not in the range. */
-function unpack({ dtype, shape, data }, expected, least, most, count = shape[0], row = []) {
+function unpack({ dtype, shape, data }, expected, least, most, row = [], count = shape[0]) {
   const numbers = Array.from(new ARRAYS[expected](Uint8Array.from(data).buffer), Number);
-  const form = [count, ...row];
-  const isFormed = dtype === expected && `${shape}` === `${form}`
-    && numbers.length === form.reduce((size, each) => size * each);
+  const isFormed = `${[dtype, shape]}` === `${[expected, count, ...row]}`
+    && numbers.length === count * (row[0] ?? 1);
   const isBatch = count > 0 && count <= welcome.most_states;
   if (isFormed && isBatch && numbers.every((n) => n >= least && n <= most)) return numbers;
   throw new Error(`a tensor of ${dtype} (${shape}) has another form or range than expected`);
-}
-
-/** Return the states of a batch: numbers, or arrays of numbers. */
-function unpackStates(tensor) {
-  const { dtype, least, most, shape } = agent.states;
-  const numbers = unpack(tensor, dtype, least, most, tensor.shape[0], shape);
-  if (shape.length === 0) return numbers;
-  const size = numbers.length / tensor.shape[0];
-  return Array.from({ length: tensor.shape[0] }, (_, i) => numbers.slice(i * size, (i + 1) * size));
 }
 
 function begin({ federation, task, improvements, secure_value_bound: bound }) {
@@ -90,9 +79,9 @@ function apply({ skip_through, improvements }) {
   for (const { number, states, actions, targets } of improvements) {
     if (number <= state.applied) continue; // a repeat
     if (number > state.applied + 1) throw new Error(`improvement ${number} after ${state.applied}`);
-    const at = unpackStates(states);
-    const chosen = unpack(actions, 'int64', 0, welcome.task.actions - 1, at.length);
-    agent.improve(at, chosen, unpack(targets, 'float32', -MAX_FLOAT, MAX_FLOAT, at.length));
+    const chosen = unpack(actions, 'int64', 0, welcome.task.actions - 1, [], states.shape[0]);
+    const aims = unpack(targets, 'float32', -MAX_FLOAT, MAX_FLOAT, [], chosen.length);
+    agent.improve(unpack(states, ...agent.states), chosen, aims);
     const hash = crypto.createHash('sha256').update(BigUint64Array.of(BigInt(number)));
     for (const { data } of [states, actions, targets]) hash.update(data);
     state.last = `${hash.digest().readBigUInt64LE() || 1n}`;
@@ -101,11 +90,10 @@ function apply({ skip_through, improvements }) {
 }
 
 function answer(order) {
-  const states = unpackStates(order.query.states);
-  const values = agent.qValues(states);
+  const values = agent.qValues(unpack(order.query.states, ...agent.states));
   if (masking) return masking.answer(order, values, welcome);
   const data = Buffer.from(values.buffer);
-  return { dtype: 'float32', shape: [states.length, welcome.task.actions], data };
+  return { dtype: 'float32', shape: [order.query.states.shape[0], welcome.task.actions], data };
 }
 
 /** Learn one chunk of a phase and report it. Return the order, or null if the phase is done. */
