@@ -18,6 +18,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from examples.hospitals.hiv import DECISIONS
 from examples.remote.run import FEDHQL, Failed, Party, ending, fedhql, hand_out_certificates, told
 from fedhql.acting import PolicyFunction
 from fedhql.agents.kinds import load_policy
-from fedhql.storage.files import locked, write_atomically
+from fedhql.storage.files import write_atomically
 
 HERE = Path(__file__).resolve().parent
 NODE = HERE.parent / "remote" / "node"
@@ -122,19 +123,32 @@ def federation_settings(names: Sequence[str], budget: int | None) -> dict[str, A
 
 def end_leftovers(home: Path) -> None:
     """End the processes of a script that was killed before it could do so."""
-    for name, process in json.loads((home / "processes.json").read_text()).items():
-        own = home / name / ("federation" if name == "server" else "member")
-        try:
-            with locked(own, wait=False):
-                continue
-        except BlockingIOError:  # its process still has the lock
-            print(f"ending {name}, process {process}, which an earlier start has left")
-            try:
-                os.kill(process, signal.SIGTERM)
-            except ProcessLookupError as error:
-                raise Failed(f"another process uses {own}; end it, then start again") from error
-            with locked(own, wait=True):
-                pass
+    recorded = json.loads((home / "processes.json").read_text())
+
+    def left() -> dict[str, int]:
+        return {
+            name: number for name, number in recorded.items() if str(home) in command_of(number)
+        }
+
+    for how, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 60.0)):
+        for name, number in left().items():
+            print(f"ending {name}, process {number}, which an earlier start has left", flush=True)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(number, how)
+        until = time.monotonic() + seconds
+        while left() and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def command_of(process: int) -> str:
+    """Return the command line of a process; an empty one if it has ended."""
+    if not Path("/proc/self").exists():  # not Linux
+        command = ["ps", "-o", "args=", "-p", str(process)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def federate(
