@@ -1,7 +1,7 @@
 // The fifth hospital's agent, in JavaScript: a DQN with one hidden layer, and its own patients.
 // ../remote/node/member.mjs connects it to a federation. hiv.py has the model's references.
 const [START, DAYS, DECISIONS] = [[163573, 5, 11945, 46, 63919, 24], 5, 200];
-const [REWARD_UNIT, INPUTS, ACTIONS, HIDDEN] = [1e7, 6, 4, 128];
+const [LOG_UNIT, INPUTS, ACTIONS, HIDDEN] = [1e4, 6, 4, 128];
 const [LEARNING_STARTS, BATCH, TRAININGS, MIXING] = [1000, 64, 2, 0.01];
 const [LEARNING_RATE, FINAL_EPSILON, ANNEALING_SHARE] = [1e-3, 0.1, 0.2];
 const [IMPROVEMENT_RATE, IMPROVEMENT_STEPS] = [1e-3, 32];
@@ -38,8 +38,8 @@ export function treat(state, action) {
     x = moved(x, k1.map((k, i) => k + 2 * (k2[i] + k3[i]) + k4[i]), days / 6);
     left -= days;
   }
-  const cost = 0.1 * x[4] + 20_000 * rti ** 2 + 2_000 * pi ** 2;
-  return [x, (1000 * x[5] - cost) / REWARD_UNIT];
+  const published = 1000 * x[5] - 0.1 * x[4] - 20_000 * rti ** 2 - 2_000 * pi ** 2;
+  return [x, Math.sign(published) * Math.log10(1 + Math.abs(published) / LOG_UNIT)];
 }
 
 /** Return the states of a batch, whose numbers come in one array. */

@@ -12,6 +12,7 @@ or both of the drugs. A state is (T1, T2, I1, I2, V, E), in units per ml:
     E       cytotoxic T-lymphocytes, the immune response
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,8 @@ NON_HEALTHY = (163_573.0, 5.0, 11_945.0, 46.0, 63_919.0, 24.0)
 ACTIONS = ("no drug", "RTI", "PI", "RTI and PI")
 DAYS, DECISIONS = 5, 200
 SPREAD = 0.2  # patients differ by up to 20 % in each variable; 0 is the published start
-REWARD_UNIT = 1e7  # published rewards are divided by this
+LOG_UNIT = 1e4  # a reward of this size in published units becomes log10(2)
+PUBLISHED_UNIT = 1e7  # otherwise, published rewards are divided by this
 
 
 def rates(state: State, rti: Array, pi: Array) -> State:
@@ -57,10 +59,32 @@ def efficacies(action: Array) -> tuple[Array, Array]:
     return 0.7 * (action % 2), 0.3 * (action // 2)
 
 
-def reward(state: State, rti: Array, pi: Array) -> Array:
-    """Return the reward of 5 days that end in a state, in units of REWARD_UNIT."""
+def published_reward(state: State, rti: Array, pi: Array) -> Array:
+    """Return the reward of 5 days that end in a state, in published units."""
     *_, V, E = state
-    return (1000.0 * E - 0.1 * V - 20_000.0 * rti**2 - 2_000.0 * pi**2) / REWARD_UNIT
+    return 1000.0 * E - 0.1 * V - 20_000.0 * rti**2 - 2_000.0 * pi**2
+
+
+def log_reward(state: State, rti: Array, pi: Array) -> Array:
+    """Return the logarithm of the published reward x: sign(x) · log10(1 + |x| / 10⁴).
+
+    Published rewards grow by four orders of magnitude while a patient recovers, so learners would
+    hardly see the first steps of a recovery.
+    """
+    x = published_reward(state, rti, pi)
+    xp = jnp if isinstance(x, jax.Array) else np
+    return xp.sign(x) * xp.log10(1 + abs(x) / LOG_UNIT)
+
+
+def plain_reward(state: State, rti: Array, pi: Array) -> Array:
+    """Return the published reward in units of PUBLISHED_UNIT."""
+    return published_reward(state, rti, pi) / PUBLISHED_UNIT
+
+
+REWARDS: Mapping[str, Callable[[State, Array, Array], Array]] = {
+    "log": log_reward,
+    "published": plain_reward,
+}
 
 
 def start(draws: State, spread: float) -> State:
@@ -78,10 +102,10 @@ class HIV(gym.Env[Any, Any]):
     The variables differ by six orders of magnitude, and each moves by several in an episode.
     """
 
-    def __init__(self, spread: float = SPREAD) -> None:
+    def __init__(self, spread: float = SPREAD, reward: str = "log") -> None:
         self.observation_space = gym.spaces.Box(-10, 10, (len(NON_HEALTHY),))
         self.action_space = gym.spaces.Discrete(len(ACTIONS))
-        self._spread = _checked(spread)
+        self._spread, self._reward = _checked(spread), _reward_named(reward)
         self.state = np.array(NON_HEALTHY)
 
     def reset(
@@ -95,7 +119,7 @@ class HIV(gym.Env[Any, Any]):
         drugs = efficacies(int(action))
         with jax.enable_x64(True):  # for this line only; JAX 0.8 or later
             self.state = np.array(_compiled_after_days(self.state, *map(float, drugs)))
-        return self._observed(), float(reward(tuple(self.state), *drugs)), False, False, {}
+        return self._observed(), float(self._reward(tuple(self.state), *drugs)), False, False, {}
 
     def _observed(self) -> Any:
         return np.log10(self.state).astype(np.float32)
@@ -104,14 +128,15 @@ class HIV(gym.Env[Any, Any]):
 gym.register("HIV-v0", entry_point="hiv:HIV", max_episode_steps=DECISIONS)
 
 
-def twin(spread: float = SPREAD) -> Twin:
+def twin(spread: float = SPREAD, reward: str = "log") -> Twin:
     """Return the same task for compiled runs.
 
     Between the healthy and the non-healthy state a difference of 1e-7 grows to 2e-4, so float32 is
     not enough. A state has 12 float32 numbers: the six variables, and what rounding took from each.
     """
     begin = partial(_twin_start, spread=_checked(spread))
-    return Twin(6, len(ACTIONS), DECISIONS, 6, begin, _twin_step, _twin_observe)
+    step = partial(_twin_step, reward=_reward_named(reward))
+    return Twin(6, len(ACTIONS), DECISIONS, 6, begin, step, _twin_observe)
 
 
 def _twin_start(draws: State, spread: float) -> State:
@@ -119,7 +144,9 @@ def _twin_start(draws: State, spread: float) -> State:
     return *state, *(0 * number for number in state)
 
 
-def _twin_step(state: State, action: Array) -> tuple[State, Array, Array]:
+def _twin_step(
+    state: State, action: Array, reward: Callable[[State, Array, Array], Array]
+) -> tuple[State, Array, Array]:
     with jax.enable_x64(True):
         x = jnp.stack(state[:6]).astype(jnp.float64) + jnp.stack(state[6:]).astype(jnp.float64)
         x = _after_days(x, *efficacies(action.astype(jnp.float64)))
@@ -168,3 +195,10 @@ def _checked(spread: float) -> float:
     if not 0 <= spread <= 10:
         raise EnvironmentRefused(f"environment.options.spread = {spread}; allowed: 0 to 10")
     return spread
+
+
+def _reward_named(name: str) -> Callable[[State, Array, Array], Array]:
+    if name not in REWARDS:
+        allowed = ", ".join(map(repr, REWARDS))
+        raise EnvironmentRefused(f"environment.options.reward = {name!r}; allowed: {allowed}")
+    return REWARDS[name]
