@@ -64,7 +64,8 @@ def test_the_agent_in_javascript_learns_improves_and_is_read_in_python(tmp_path:
         f"const agent = createAgent({json.dumps(task)}, 7), states = {states.ravel().tolist()};"
         "const values = () => [...agent.qValues(states)];"
         "const first = values(); agent.selfLearn(1010); const learned = values();"
-        "for (let i = 0; i < 4000; i += 1) agent.improve(states, [0, 1, 2, 3, 0], Array(5).fill(5));"
+        "for (let i = 0; i < 4000; i += 1)"
+        "  agent.improve(states, [0, 1, 2, 3, 0], Array(5).fill(5));"
         "console.log(JSON.stringify([first, learned, values(), agent.save()]));"
     )
     assert np.abs(np.subtract(learned, first)).max() > 0
