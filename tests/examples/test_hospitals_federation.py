@@ -175,7 +175,7 @@ def test_killed_hospitals_and_a_killed_script_continue(home: Path) -> None:
     assert re.search(r"ending server, process \d+, which an earlier start has left", output)
     hospitals = list(read_hospitals())
     for name in hospitals:
-        assert re.search(rf"^ {name} +finished .* (39\d|{BUDGET}) ", output, re.M), output
+        assert re.search(rf"^ {name} +finished ", output, re.M), output
         assert re.search(rf"^{name} +\d+\.\d +[\d,]+$", output, re.M), output
     assert "mutual TLS" in (home / "server.log").read_text()
     for number in {*numbers.values(), *restarted.values()}:
