@@ -26,11 +26,13 @@ def test_everything_is_here() -> None:
 
 def test_what_is_missing_comes_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     here = doctor._is_installed
-    monkeypatch.setattr(doctor, "_is_installed", lambda each: each.name != "torch" and here(each))
+    gone = ("torch", "box2d-py", "box2d")
+    monkeypatch.setattr(doctor, "_is_installed", lambda each: each.name not in gone and here(each))
     monkeypatch.setattr(compiled, "find_spec", lambda name: None)
     found = lines()
     assert found["[sb3]"] == "missing: torch; pip install 'fedhql[sb3]'"
     assert found["[remote]"] == "installed"
+    assert found["[envpool]"].startswith("missing: ")  # it needs the extra box2d
     slower = found["lunarlander-n5"]
     assert slower.startswith("--engine messages; --engine compiled with LunarLander-v3 needs")
     assert slower.endswith("pip install 'fedhql[envpool]'")

@@ -104,8 +104,13 @@ def test_a_report_of_readings_compares_them(tmp_path: Path) -> None:
     # The small file says the same, also beside a run.
     tables = [table.markdown() for table in (compared, five, ten)]
     for beside in ([], runs[:1]):
-        found = paper_tables(beside, np.random.default_rng(0), read_readings(kept))
+        answers = read_readings(kept)
+        found = paper_tables(beside, np.random.default_rng(0), answers)
         assert [table.markdown() for table in found[:3]] == tables
+        *_, again = write_report(
+            beside, tmp_path / "again", np.random.default_rng(0), level=0.95, kept=answers
+        )
+        assert sorted(again.read_text().splitlines()) == sorted(kept.read_text().splitlines())
 
 
 def test_answers_in_several_files_are_one_reading(tmp_path: Path) -> None:
@@ -122,6 +127,10 @@ def test_answers_in_several_files_are_one_reading(tmp_path: Path) -> None:
         ("", "is no table of readings"),
         ("arm,seed\n", "is no table of readings"),
         (f"{','.join(HEADER)}\nsgd,CartPole N=5,pigs fly,gain,1 2\n", "line 2: no statement"),
+        (f"{','.join(HEADER)}\nsgd,CartPole N=5\n", "line 2: allowed: 5 columns"),
+        (f"{','.join(HEADER)}\n\n", "line 2: allowed: 5 columns"),
+        (f"{','.join(HEADER)}\nsgd,CartPole N=5,pigs fly,gain,\n", "the last of numbers"),
+        (f"{','.join(HEADER)}\nsgd,CartPole N=5,pigs fly,gain,1 x\n", "the last of numbers"),
     ],
 )
 def test_another_file_is_refused(text: str, said: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import typer
@@ -46,12 +46,20 @@ def _extras() -> Iterator[tuple[str, str]]:
         return
     requirements = [Requirement(text) for text in told.get_all("Requires-Dist") or []]
     for extra in sorted({*(told.get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS}):
-        here = [
-            each for each in requirements if each.marker and each.marker.evaluate({"extra": extra})
-        ]
-        missing = [each.name for each in here if not _is_installed(each)]
+        missing = [each.name for each in _needs(extra, requirements) if not _is_installed(each)]
         hint = f"missing: {', '.join(missing)}; pip install 'fedhql[{extra}]'"
         yield f"[{extra}]", hint if missing else "installed"
+
+
+def _needs(extra: str, requirements: Sequence[Requirement]) -> Iterator[Requirement]:
+    """Yield what an extra needs here, and what the extras that it names need."""
+    for each in requirements:
+        if each.marker and each.marker.evaluate({"extra": extra}):
+            if each.name == "fedhql":
+                for other in sorted(each.extras):
+                    yield from _needs(other, requirements)
+            else:
+                yield each
 
 
 def _is_installed(requirement: Requirement) -> bool:

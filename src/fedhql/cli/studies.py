@@ -195,7 +195,11 @@ def report(
         raise SettingsError(f"--at {at:g}: allowed: above 0, at most 1")
     console = Console()
     first = directories[0]
-    out = out or (first / "report" if first.suffix != ".csv" else first.with_suffix(""))
+    out = out or (
+        first / "report"
+        if first.suffix != ".csv"
+        else first.with_name(first.stem.removesuffix("-readings"))
+    )
     if out.suffix in (".html", ".md"):
         out = out.with_suffix("")
     files = [path for path in directories if path.suffix == ".csv"]

@@ -80,4 +80,15 @@ def _rows(paths: Sequence[Path]) -> Iterator[tuple[Path, int, list[str]]]:
         if tuple(rows[0] if rows else ()) != HEADER:
             raise RunDirectoryError(f"{path} is no table of readings that `fedhql report` wrote")
         for number, row in enumerate(rows[1:], start=2):
+            if len(row) != len(HEADER) or not _are_numbers(row[-1].split()):
+                raise RunDirectoryError(
+                    f"{path}, line {number}: allowed: {len(HEADER)} columns, the last of numbers"
+                )
             yield path, number, row
+
+
+def _are_numbers(words: Sequence[str]) -> bool:
+    try:
+        return len([float(word) for word in words]) > 0
+    except ValueError:
+        return False

@@ -39,7 +39,7 @@ def write_report(
     """Write `out`.html and `out`.md, and return them and what else was written.
 
     Of attacks, compared at this share of the budget, also write `out`-attacks.csv. Of readings
-    among the runs, also write `out`-readings.csv. `kept` holds answers of more readings.
+    among the runs and in `kept`, also write `out`-readings.csv.
     """
     scores = attack_scores(runs, at=at, level=level)
     first = [*attack_tables(scores, level), *paper_tables(runs, rng, kept)]
@@ -54,7 +54,7 @@ def write_report(
     }
     if scores:
         written["-attacks.csv"] = attack_csv(scores)
-    if readings := answers_of_readings(runs, {}):
+    if readings := answers_of_readings(runs, kept):
         written["-readings.csv"] = readings_csv(readings)
     for suffix, text in written.items():
         write_atomically(out.with_name(f"{out.name}{suffix}"), text)
