@@ -8,6 +8,7 @@ import pytest
 
 from fedhql.results.compare import compare_tables
 from fedhql.results.load import load_runs
+from fedhql.results.reading_answers import read_readings
 from fedhql.results.report import write_report
 from fedhql.results.statistics import LEVEL
 
@@ -21,6 +22,19 @@ def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> N
     runs = load_runs(HOME / hardware)
     _, page = write_report(runs, tmp_path / hardware, np.random.default_rng(0), level=LEVEL)
     assert page.read_text() == (HOME / f"{hardware}.md").read_text()
+
+
+def test_readings_are_rebuilt_from_their_answers(tmp_path: Path) -> None:
+    """As `fedhql report docs/reproduction/choice-readings.csv` writes them."""
+    file = HOME / "choice-readings.csv"
+    rng, kept = np.random.default_rng(0), read_readings(file)
+    _, page, again = write_report([], tmp_path / "choice", rng, level=LEVEL, kept=kept)
+    assert page.read_text() == (HOME / "choice.md").read_text()
+    assert again.read_text() == file.read_text()
+    told = (DOCS / "reproduction.md").read_text().partition("## Other readings")[2]
+    numbers = re.findall(r"-?\d+ \[-?\d+, \d+\]", told.partition("\n## ")[0])
+    assert len(numbers) == 4
+    assert [each for each in numbers if each not in page.read_text()] == []
 
 
 def test_ablations_are_rebuilt_from_the_curves() -> None:
