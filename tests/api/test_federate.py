@@ -9,6 +9,7 @@ import pytest
 
 import fedhql
 from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, SavedAgent
+from tests.known_mdps import STATES
 
 
 class Forgetful:
@@ -25,7 +26,12 @@ class EmptyAgent(PlainAgent):
 
 
 def federate(agents: Any, **options: Any) -> fedhql.Result:
-    return fedhql.federate(agents, ENV, BUDGET, settings=QUICK, progress=False, **options)
+    return fedhql.federate(agents, ENV, BUDGET, settings=QUICK, **{"progress": False} | options)
+
+
+def interrupt(progress: fedhql.Progress) -> None:
+    if progress.consumed_env_steps > BUDGET / 2:
+        raise KeyboardInterrupt
 
 
 def test_live_agents_learn_in_place() -> None:
@@ -82,21 +88,10 @@ def test_live_agents_stay_open() -> None:
 
 
 def test_an_interrupted_federation_of_live_agents_resumes_exactly(tmp_path: Path) -> None:
-    def interrupt(progress: fedhql.Progress) -> None:
-        if progress.consumed_env_steps > BUDGET / 2:
-            raise KeyboardInterrupt
-
     whole = [SavedAgent(seed=1), SavedAgent(seed=2)]
     expected = federate(whole)
     with pytest.raises(KeyboardInterrupt):
-        fedhql.federate(
-            [SavedAgent(seed=1), SavedAgent(seed=2)],
-            ENV,
-            BUDGET,
-            settings=QUICK,
-            out=tmp_path / "run",
-            progress=interrupt,
-        )
+        federate([SavedAgent(1), SavedAgent(2)], out=tmp_path / "run", progress=interrupt)
     assert not fedhql.load(tmp_path / "run").finished
     others = [SavedAgent(seed=7), SavedAgent(seed=8)]  # they continue as the saved ones
     resumed = federate(others, out=tmp_path / "run", resume=True)
@@ -107,6 +102,40 @@ def test_an_interrupted_federation_of_live_agents_resumes_exactly(tmp_path: Path
         np.testing.assert_array_equal(ours.q_SA, theirs.q_SA)
     with pytest.raises(fedhql.FedHQLError, match="has finished"):
         federate(others, out=tmp_path / "run", resume=True)
+
+
+def test_live_agents_do_not_learn_with_the_seed_of_an_interrupted_run(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        federate([SavedAgent(seed=1)], out=tmp_path / "run", progress=interrupt)
+    agent = SavedAgent(seed=1)
+    with pytest.raises(fedhql.FedHQLError, match="fedhql/seed0 would run besides fedhql/seed1"):
+        federate([agent], out=tmp_path / "run", seed=1, resume=True)
+    assert agent.learned_env_steps == 0
+
+
+def test_live_agents_do_not_learn_alone_in_an_interrupted_study(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fedhql.study(
+            [SavedAgent], ENV, BUDGET, settings=QUICK, out=tmp_path / "run", progress=interrupt
+        )
+    agent = SavedAgent(seed=1)
+    with pytest.raises(fedhql.FedHQLError, match="independent/seed0 would run besides fedhql"):
+        federate([agent], out=tmp_path / "run", resume=True)
+    assert agent.learned_env_steps == 0
+
+
+def test_live_agents_learn_with_one_more_seed(tmp_path: Path) -> None:
+    first, second = SavedAgent(seed=1), SavedAgent(seed=2)
+    federate([first], out=tmp_path / "run")
+    result = federate([second], out=tmp_path / "run", seed=1, resume=True)
+    assert result.seeds == [0, 1]
+    with pytest.raises(fedhql.FedHQLError, match="already holds a run"):
+        federate([SavedAgent(seed=3)], out=tmp_path / "run")
+    states = np.arange(STATES)
+    actions = result.policy("agent1", state="last").act(states)
+    np.testing.assert_array_equal(actions, second.q_SA[states].argmax(axis=1))
+    with pytest.raises(fedhql.FedHQLError, match="only its owner can read"):
+        result.policy("agent1", seed=0, state="last")  # the first agent's
 
 
 def test_without_out_the_files_go_with_the_result() -> None:

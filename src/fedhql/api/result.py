@@ -3,6 +3,7 @@
 import shutil
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from fedhql.results.statistics import LEVEL
 from fedhql.results.summary import returns_table
 from fedhql.storage.arm_names import INDEPENDENT
 from fedhql.storage.records import CONSENSUS
+from fedhql.storage.run_directory import Cell
 
 if TYPE_CHECKING:
     import pandas
@@ -33,12 +35,22 @@ class Result:
     """The evaluations of a run, finished or not; `fedhql.load` reads one from a directory."""
 
     def __init__(
-        self, path: Path, run: Run, given: GivenAgents | None = None, *, temporary: bool = False
+        self,
+        path: Path,
+        run: Run,
+        given: GivenAgents | None = None,
+        *,
+        learned_in: Cell | None = None,
+        temporary: bool = False,
     ) -> None:
-        """Describe the run in `path`. A temporary directory is removed together with the result."""
+        """Describe the run in `path`. A temporary directory is removed together with the result.
+
+        `learned_in` is the cell in which live agents have learned.
+        """
         self.path = path
         self.run = run
         self._given = given or GivenAgents()
+        self._learned_in = learned_in
         if temporary:
             weakref.finalize(self, shutil.rmtree, path.parent, ignore_errors=True)
 
@@ -136,14 +148,17 @@ class Result:
     ) -> Policy:
         """Return the policy of an agent, or the consensus of all, with `act` and `q_values`.
 
-        The default is the first arm that federates and its lowest seed. `state` is "best" or
-        "last"; the last state of a live agent is the agent as it is now. Raise AgentRefused if the
-        run has not kept that state.
+        The default is the arm and seed in which live agents have learned, otherwise the first arm
+        that federates and its lowest seed. `state` is "best" or "last"; the last state of a live
+        agent is the agent as it is now. Raise AgentRefused if the run has not kept that state.
         """
-        names = self.agents
-        live = {names[n]: agent for n, agent in self._given.live.items()}
-        build = self._given.build
-        return kept_agents(self.path, arm, seed, state, build=build, live=live).policy(agent)
+        if (here := self._learned_in) is not None:
+            arm, seed = arm or here.arm, here.seed if seed is None else seed
+        kept = kept_agents(self.path, arm, seed, state, build=self._given.build)
+        if kept.cell == here:
+            live = {self.agents[n]: agent for n, agent in self._given.live.items()}
+            kept = replace(kept, live=live)
+        return kept.policy(agent)
 
 
 def load(path: Path | str) -> Result:

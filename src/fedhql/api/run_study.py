@@ -24,11 +24,11 @@ from fedhql.results.load import load_run
 from fedhql.running.executors import LOCAL, RAY, cores, executor_on
 from fedhql.running.local_executor import InProcessExecutor
 from fedhql.running.ray_executors import RayActorExecutor, RayTaskExecutor
-from fedhql.running.run import engine_of, run_experiment
+from fedhql.running.run import cells_left, engine_of, run_experiment
 from fedhql.settings.arms import require_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
-from fedhql.storage.run_directory import RunDirectory
+from fedhql.storage.run_directory import Cell, RunDirectory
 from fedhql.storage.tensorboard import require_tensorboard
 
 
@@ -70,8 +70,6 @@ def run_study(
     ):
         directory = RunDirectory(path)
         going_on = options.resume and directory.is_run()
-        if going_on and given.live:
-            _require_unfinished(path)
         engine = options.engine
         if options.on == RAY and engine == AUTO:
             engine = engine_of(directory) if going_on else engine_that_places_agents()
@@ -79,11 +77,15 @@ def run_study(
             arms = [] if going_on else [INDEPENDENT, FEDHQL]
         if seeds is None:
             seeds = [] if going_on else [0]
+        arms = [require_arm(settings, arm) for arm in (*arms, *more_arms)]
+        learned_in = Cell(arms[0], seeds[0]) if given.live else None
+        if learned_in and going_on:
+            _require_only(directory, learned_in)
         with display_for(progress) as display, _executor(given, options, engine) as executor:
             run_experiment(
                 settings,
                 directory,
-                arms=[require_arm(settings, arm) for arm in (*arms, *more_arms)],
+                arms=arms,
                 seeds=seeds,
                 engine=engine,
                 resume=options.resume,
@@ -101,7 +103,7 @@ def run_study(
             from fedhql.results.figures import draw_figures
 
             draw_figures([run], directory.figures, np.random.default_rng(0))
-    return Result(Path(home), run, given, temporary=out is None)
+    return Result(Path(home), run, given, learned_in=learned_in, temporary=out is None)
 
 
 @contextmanager
@@ -127,11 +129,18 @@ def _home(out: str | Path | None, resume: bool) -> Iterator[str]:
         raise
 
 
-def _require_unfinished(path: Path) -> None:
-    """Raise if nothing is left to run: live agents would not learn, nor get their learned state."""
-    if Result(path, load_run(path)).finished:
+def _require_only(directory: RunDirectory, wanted: Cell) -> None:
+    """Raise unless only this cell is left to run: live agents would learn in every other, too."""
+    left = cells_left(directory, [wanted.arm], [wanted.seed])
+    if wanted not in left:
         raise RunDirectoryError(
-            f"{path} has finished, so live agents would stay as they are; fedhql.load reads it"
+            f"{directory.path}: {wanted} has finished, so live agents would stay as they are; "
+            "fedhql.load reads it"
+        )
+    if others := [str(cell) for cell in left if cell != wanted]:
+        raise RunDirectoryError(
+            f"{directory.path}: {', '.join(others)} would run besides {wanted}, and live agents "
+            "learn only once; allowed: a directory in which nothing else is left to run"
         )
 
 

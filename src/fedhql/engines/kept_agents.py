@@ -146,7 +146,6 @@ def kept_agents(
     state: str,
     *,
     build: Build = build_one_agent,
-    live: Mapping[str, BlackBoxAgent] | None = None,
 ) -> KeptAgents:
     """Return what a cell of a run has kept.
 
@@ -161,7 +160,7 @@ def kept_agents(
     settings = read_settings_file(directory.settings)
     cell = _finished_cell(directory, require_arm(settings, arm) if arm else None, seed)
     of_arm = settings_of_arm(settings, cell.arm)
-    return KeptAgents(directory, of_arm, cell, state, build, live or {})
+    return KeptAgents(directory, of_arm, cell, state, build)
 
 
 def _finished_cell(directory: RunDirectory, arm: str | None, seed: int | None) -> Cell:

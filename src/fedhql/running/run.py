@@ -68,9 +68,8 @@ def run_experiment(
         write_atomically(directory.settings, settings.as_toml())
         _write_manifest(directory, manifest, session)
 
-        cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
-        left = [cell for cell in cells if not directory.result(cell).exists()]
-        for cell in set(cells) - set(left):  # the run was killed just after the cell finished
+        left = cells_left(directory, manifest["arms"], manifest["seeds"])
+        for cell in set(directory.cells()) - set(left):  # the run was killed just after it finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
         recording = Recording(clock, tensorboard)
@@ -90,6 +89,13 @@ def run_experiment(
             directory.merge_records()
             write_summary(directory)
             _write_manifest(directory, manifest, session | {"wall_seconds": clock() - begun})
+
+
+def cells_left(directory: RunDirectory, arms: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """Return the cells that run next: of these arms and seeds and the run's, without a result."""
+    manifest = _manifest(directory, arms, seeds)
+    cells = [Cell(arm, seed) for arm in manifest["arms"] for seed in manifest["seeds"]]
+    return [cell for cell in cells if not directory.result(cell).exists()]
 
 
 def _warn_of_arms_without_rounds(settings: ExperimentSettings, arms: Sequence[str]) -> None:
