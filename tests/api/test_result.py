@@ -14,6 +14,8 @@ from fedhql.results.load import load_run
 from tests.api.agents import BUDGET, ENV, QUICK, SavedAgent
 from tests.known_mdps import ACTIONS, STATES
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 @pytest.fixture(scope="module")
 def result() -> fedhql.Result:
@@ -117,6 +119,12 @@ def test_an_archive_can_be_loaded(result: fedhql.Result, tmp_path: Path) -> None
     assert len(kept.to_pandas()) == len(result.to_pandas())
     with pytest.raises(fedhql.FedHQLError, match="not an archive"):
         kept.policy()
+
+
+def test_every_committed_archive_is_finished() -> None:
+    archives = [found.parent for found in DOCS.rglob("manifest.json")]
+    assert archives
+    assert [home for home in archives if not fedhql.load(home).finished] == []
 
 
 def test_where_there_is_no_run(tmp_path: Path) -> None:

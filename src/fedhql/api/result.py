@@ -20,6 +20,7 @@ from fedhql.results.load import load_run
 from fedhql.results.report import write_report
 from fedhql.results.statistics import LEVEL
 from fedhql.results.summary import returns_table
+from fedhql.results.unfinished import unfinished_cells
 from fedhql.storage.arm_names import INDEPENDENT
 from fedhql.storage.records import CONSENSUS
 from fedhql.storage.run_directory import Cell
@@ -79,13 +80,7 @@ class Result:
     @property
     def finished(self) -> bool:
         """Return whether every arm has spent its budget with every seed."""
-        whole = len(self.run.manifest["arms"]) * len(self.run.manifest["seeds"])
-        ends = [
-            curve.consumed_E[-1] >= self.run.budget
-            for curves in self.run.arms.values()
-            for curve in curves.values()
-        ]
-        return len(ends) == whole and all(ends)
+        return not unfinished_cells(self.run)
 
     @property
     def curves(self) -> Mapping[str, Mapping[int, Curve]]:

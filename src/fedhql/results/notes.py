@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from fedhql.results.curves import Run
 from fedhql.results.diverged import diverged_notes
-from fedhql.results.objectives import curves_until
+from fedhql.results.unfinished import unfinished_cells
 from fedhql.storage.arm_names import changes
 
 
@@ -36,19 +38,18 @@ def has_no_round(settings: Mapping[str, Any], arm: str) -> bool:
 
 
 def _unfinished(run: Run) -> list[str]:
-    arms, seeds = run.manifest["arms"], run.manifest["seeds"]
-    finished = {arm: curves_until(run, arm, run.budget) for arm in arms}
-    left = {arm: [seed for seed in seeds if seed not in finished[arm]] for arm in arms}
-    count = sum(map(len, left.values()))
-    if not count:
+    left = unfinished_cells(run)
+    if not left:
         return []
+    by_arm = groupby(left, attrgetter("arm"))
+    seeds_of = {arm: [str(cell.seed) for cell in cells] for arm, cells in by_arm}
     each = "; ".join(
-        f"{run.label(arm)}, seed{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
-        for arm, of in left.items()
-        if of
+        f"{run.label(arm)}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+        for arm, seeds in seeds_of.items()
     )
+    whole = len(run.manifest["arms"]) * len(run.manifest["seeds"])
     return [
-        f"{count} of {len(arms) * len(seeds)} cells have not consumed the budget of "
+        f"{len(left)} of {whole} cells have not consumed the budget of "
         f"{run.budget:,} env steps per agent: {each}."
     ]
 

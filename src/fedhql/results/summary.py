@@ -10,6 +10,7 @@ from typing import Any
 from fedhql.results.curves import Run
 from fedhql.results.load import load_run
 from fedhql.results.tables import Table
+from fedhql.results.unfinished import unfinished_cells
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import RunDirectory
 
@@ -70,9 +71,8 @@ def write_summary(directory: RunDirectory) -> None:
         if directory.result(cell).exists():
             best = {"best_returns": _read(directory.best_returns(cell))}
             results[str(cell)] = _read(directory.result(cell)) | best
-    manifest = directory.read_manifest()
     content = {
-        "finished": len(results) == len(manifest["arms"]) * len(manifest["seeds"]),
+        "finished": not unfinished_cells(run),
         "arms": {
             arm: {
                 "mean_over_agents": asdict(mean_over_agents(agents)),
