@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_importable_agents_run_in_other_processes_unless_told_otherwise(
     assert elsewhere
     assert os.getpid() not in elsewhere
     assert processes(jobs=0) == {os.getpid()}
+
+
+def test_plain_keywords_of_a_partial_are_settings(whole: fedhql.Result) -> None:
+    quick = partial(SavedAgent, learning_rate=0.5)
+    result = study(["tabular", SavedAgent, {"kind": quick, "name": "quick"}], seeds=2)
+    assert result.settings == whole.settings
+    assert returns(result) == returns(whole)
+
+
+def test_the_class_of_another_partial_does_not_stand_for_it(tmp_path: Path) -> None:
+    slow = partial(SavedAgent, learning_rate=np.float64(0.01))
+    result = study([slow], arms=["fedhql"], out=tmp_path / "run")
+    assert result.settings["agents"][0]["kind"] == "tests.api.agents:partial(SavedAgent)"
+    result.policy("agent1")
+    with pytest.raises(fedhql.FedHQLError, match=r"partial\(SavedAgent\)"):
+        fedhql.load(tmp_path / "run").policy("agent1")
 
 
 def test_an_interrupted_study_resumes_to_the_same_curves(

@@ -20,11 +20,12 @@ from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.owned_cohort import AgentSource, OwnedCohort
 from fedhql.errors import SettingsError
 from fedhql.federation.cohort import METHODS, require_contract
-from fedhql.settings.sections import ExperimentSettings
+from fedhql.settings.sections import AgentSettings, ExperimentSettings
 
 Make = Callable[..., BlackBoxAgent]  # called with a seed and the agent's options, as keywords
 # Of what ALLOWED says. Type checkers infer `object` for lists that mix strings and classes.
 AgentsLike = Sequence[object] | Mapping[str, object]
+RESERVED = {*AgentSettings.model_fields, "seed"}  # not options of an agent's kind
 ALLOWED = (
     "a kind such as 'dqn', 'package.module:Class', a class, a function that takes seed and "
     "returns an agent, an object with self_learn, q_values and improve, or a dict with one of "
@@ -84,6 +85,8 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     if isinstance(agent, Mapping):
         options = {"kind": "dqn", **options, **agent}
         agent = options.pop("kind")
+    if isinstance(agent, partial):
+        agent, options = _unwrapped(agent, options)
     if isinstance(agent, str):
         kind = agent
     elif not isinstance(agent, type) and any(hasattr(agent, method) for method in METHODS):
@@ -102,11 +105,30 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     given.tables.append({"kind": kind, **plain(place, options)})
 
 
+def _unwrapped(make: partial[Any], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Move keywords that a settings file can hold to the options; return what is left, and these.
+
+    Another process then builds the same agent.
+    """
+    kept = {
+        key: value
+        for key, value in make.keywords.items()
+        if type(value) in (str, bool, int, float) and key not in RESERVED
+    }
+    rest = {key: value for key, value in make.keywords.items() if key not in kept}
+    left = partial(make.func, *make.args, **rest) if make.args or rest else make.func
+    return left, kept | options
+
+
 def _name(make: Any) -> str:
-    """Return the name in the settings, "module:Class"."""
-    named = make.func if isinstance(make, partial) else make
-    if not hasattr(named, "__qualname__"):
-        named = type(named)
+    """Return the name in the settings, "module:Class".
+
+    A partial gets a name that cannot be imported, because its class alone is another agent.
+    """
+    if isinstance(make, partial):
+        module, _, name = _name(make.func).partition(":")
+        return f"{module}:partial({name})"
+    named = make if hasattr(make, "__qualname__") else type(make)
     return f"{named.__module__}:{named.__qualname__}"
 
 
