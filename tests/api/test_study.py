@@ -230,7 +230,7 @@ def test_a_study_that_was_stopped_at_once_can_be_looked_at(tmp_path: Path) -> No
     result = fedhql.load(tmp_path / "run")
     assert not result.finished
     assert result.curves == {}
-    assert "agent" in result.summary()
+    assert "unfinished: 2 of 2 cells have not consumed the budget of 600" in result.summary()
     assert len(result.to_pandas()) == 0
     assert result.plot().axes
     with pytest.raises(fedhql.FedHQLError, match="has not finished"):

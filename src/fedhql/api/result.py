@@ -15,8 +15,8 @@ from fedhql.errors import MissingExtra, SettingsError
 from fedhql.policy import Policy
 from fedhql.results.answer import answer
 from fedhql.results.curves import Curve, Run
-from fedhql.results.diverged import diverged_notes
 from fedhql.results.load import load_run
+from fedhql.results.notes import notes
 from fedhql.results.report import write_report
 from fedhql.results.statistics import LEVEL
 from fedhql.results.summary import returns_table
@@ -88,10 +88,11 @@ class Result:
         return self.run.arms
 
     def summary(self) -> str:
-        """Return whether federated is better than alone, and a table of all agents."""
+        """Return whether federated is better than alone, a table of all agents, and notes."""
         parts = [answer(self.run)] if INDEPENDENT in self.run.arms else []
-        parts += [returns_table(self.run).text()]
-        parts += [f"diverged: {note}" for note in diverged_notes(self.run)]
+        parts += [returns_table(self.run).text(), *map(str, notes(self.run))]
+        if len(self.arms) == 1 and self.arms != [INDEPENDENT]:
+            parts += ["one arm: fedhql.study compares with agents alone"]
         return "\n\n".join(parts)
 
     def to_pandas(self) -> "pandas.DataFrame":

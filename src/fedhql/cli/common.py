@@ -98,8 +98,7 @@ def draw(runs: Sequence[Run], home: Path, attacks_at: float = 1.0) -> None:
 
 def print_notes(console: Console, run: Run) -> None:
     for note in notes(run):
-        text = f"{note.head.lower()}: {note.text}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        console.print(str(note), soft_wrap=True, highlight=False, markup=False)
 
 
 def engine_and_executor(engine: str, on: str) -> tuple[str, str]:

@@ -19,6 +19,9 @@ class Note:
     head: str
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.head.lower()}: {self.text}"
+
 
 def notes(run: Run) -> list[Note]:
     found = {
