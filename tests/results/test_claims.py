@@ -105,6 +105,14 @@ def status(statement: Statement, *runs: Run) -> str | None:
     return found.status if found else None
 
 
+def test_options_of_an_own_kind_may_have_any_type() -> None:
+    of_paper = the_papers(CARTPOLE_5)
+    agents = [{"kind": "my_agents:Mine", "hidden": 16}] * len(CARTPOLE_5.agents)
+    own = replace(of_paper, settings=of_paper.settings | {"agents": agents})
+    assert CARTPOLE_5.is_of(of_paper)
+    assert not CARTPOLE_5.is_of(own)
+
+
 @every_statement
 def test_numbers_like_the_papers_meet_it(statement: Statement) -> None:
     found = verdict(statement, the_papers(statement.experiment))

@@ -127,7 +127,7 @@ class Run:
     def label(self, arm: str) -> str:
         """An arm as readers know it from the paper."""
         if arm == INDEPENDENT:
-            return "DQN alone" if self._only_dqn() else "alone"
+            return "DQN alone" if self.only_dqn else "alone"
         federation = self.settings["federation"]
         attack, clean = self.attack(arm), without_attack(arm)
         own = [] if clean == FEDHQL else [label(clean)]
@@ -170,7 +170,9 @@ class Run:
         """Return the run with the evaluations after rounds, where an arm has them."""
         return replace(self, arms=self.arms | self.after_rounds)
 
-    def _only_dqn(self) -> bool:
+    @property
+    def only_dqn(self) -> bool:
+        """Return whether every agent is a DQN of ours or of stable-baselines3."""
         return all(agent["kind"] in ("dqn", "sb3-dqn") for agent in self.settings["agents"])
 
 

@@ -25,6 +25,8 @@ class Experiment:
 
     def is_of(self, run: Run) -> bool:
         """Whether a run has this task and these agents, and an arm with the paper's rule."""
+        if not run.only_dqn:  # options of other kinds may have these names and other types
+            return False
         keys = ("activation", "learning_rate", "exploration_final_eps")
         agents = [
             (tuple(agent.get("hidden", ())), *(agent.get(key) for key in keys))
