@@ -165,6 +165,12 @@ def test_agents_that_cannot_be_federated(agents: Any, message: str) -> None:
         federate(agents)
 
 
+@pytest.mark.parametrize("seed", [-1, "1", 0.5, True])
+def test_what_is_no_seed_is_refused(seed: Any) -> None:
+    with pytest.raises(fedhql.FedHQLError, match=f"seed = {seed!r}: allowed: a whole number >= 0"):
+        federate(["tabular"], seed=seed)
+
+
 def test_an_object_twice_is_refused() -> None:
     agent = PlainAgent(seed=0)
     with pytest.raises(fedhql.FedHQLError, match="the same object is given twice"):

@@ -84,12 +84,20 @@ def test_an_unknown_plot_is_refused(result: fedhql.Result) -> None:
         result.plot("everything")
 
 
-@pytest.mark.parametrize("name", ["page.html", "page"])
+@pytest.mark.parametrize("name", ["page.html", "page.md", "page"])
 def test_report_writes_the_page(result: fedhql.Result, tmp_path: Path, name: str) -> None:
     page = result.report(tmp_path / name)
     assert page == tmp_path / "page.html"
     assert "FedHQL, λ = 1" in page.read_text()
     assert (tmp_path / "page.md").exists()
+
+
+@pytest.mark.parametrize("level", [0, 1, 3])
+def test_a_report_at_no_level_is_refused(
+    result: fedhql.Result, tmp_path: Path, level: float
+) -> None:
+    with pytest.raises(fedhql.FedHQLError, match=f"--level {level}: allowed: between 0 and 1"):
+        result.report(tmp_path / "page", level=level)
 
 
 @pytest.mark.parametrize("agent", ["consensus", "north", "south", "west"])

@@ -18,7 +18,7 @@ from fedhql.results.curves import Curve, Run
 from fedhql.results.load import load_run
 from fedhql.results.notes import notes
 from fedhql.results.report import write_report
-from fedhql.results.statistics import LEVEL
+from fedhql.results.statistics import LEVEL, require_level
 from fedhql.results.summary import returns_table
 from fedhql.results.unfinished import unfinished_cells
 from fedhql.storage.arm_names import INDEPENDENT
@@ -130,9 +130,8 @@ class Result:
 
     def report(self, path: Path | str, *, level: float = LEVEL) -> Path:
         """Write the report as `path` (.html) and the same as Markdown. Return the page's path."""
-        out = Path(path)
-        stem = out.with_suffix("") if out.suffix == ".html" else out
-        return write_report([self.run], stem, np.random.default_rng(0), level=level)[0]
+        require_level(level)
+        return write_report([self.run], Path(path), np.random.default_rng(0), level=level)[0]
 
     def policy(
         self,

@@ -1,7 +1,9 @@
 """Run federations from Python. `fedhql run` is `study` with a table at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedhql.api.given_agents import AgentsLike, GivenAgents, given_agents, plain
 from fedhql.api.result import Result
@@ -41,6 +43,8 @@ def federate(
     Agents are a list, or a dict by name. Live objects are federated as they are, in this process,
     and have learned when the call returns. See `study` for everything else.
     """
+    if _index(seed) < 0:
+        raise SettingsError(f"seed = {seed!r}: allowed: a whole number >= 0")
     given = given_agents(agents)
     return run_study(
         _settings(given, agents is not None, env, budget, experiment, settings),
@@ -111,8 +115,8 @@ def study(
             f"every arm and seed; give the class, or a function that takes seed and returns an "
             "agent. fedhql.federate takes live agents"
         )
-    if isinstance(arms, str):
-        raise SettingsError(f"arms = {arms!r}: allowed: a list such as [{arms!r}]")
+    if isinstance(arms, str) or (arms is not None and len(arms) == 0):
+        raise SettingsError(f"arms = {arms!r}: allowed: a list such as [{arms or FEDHQL!r}]")
     chosen = _settings(given, agents is not None, env, budget, experiment, settings)
     return run_study(
         chosen if backbone is None else with_backbone(chosen, backbone),
@@ -172,7 +176,17 @@ def _require_whole(overrides: Mapping[str, object]) -> None:
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    wanted = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        wanted = [_index(seed) for seed in seeds]
+    else:
+        wanted = list(range(_index(seeds)))
     if not wanted or min(wanted) < 0:
         raise SettingsError(f"seeds = {seeds!r}: allowed: a number > 0, or a list of seeds >= 0")
     return wanted
+
+
+def _index(seed: Any) -> int:
+    """Return a whole number of any type; -1 for anything else."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        return -1
+    return operator.index(seed)

@@ -43,7 +43,7 @@ from fedhql.results.curves import Run
 from fedhql.results.load import load_run, load_runs
 from fedhql.results.reading_answers import Answers, read_readings
 from fedhql.results.report import paper_tables, write_report
-from fedhql.results.statistics import LEVEL
+from fedhql.results.statistics import LEVEL, require_level
 from fedhql.results.tables import welfare_table
 from fedhql.running.executors import LOCAL, RAY, executor_on
 from fedhql.running.ray_executors import RayTaskExecutor
@@ -190,7 +190,7 @@ def report(
     ] = 1.0,
 ) -> None:
     """Write a page about runs: curves, tables, settings and the paper's claims."""
-    _require_level(level)
+    require_level(level)
     if not 0 < at <= 1:
         raise SettingsError(f"--at {at:g}: allowed: above 0, at most 1")
     console = Console()
@@ -200,8 +200,6 @@ def report(
         if first.suffix != ".csv"
         else first.with_name(first.stem.removesuffix("-readings"))
     )
-    if out.suffix in (".html", ".md"):
-        out = out.with_suffix("")
     files = [path for path in directories if path.suffix == ".csv"]
     runs = load_runs(*(path for path in directories if path not in files))
     _say_where(console, _report(runs, out, level, console, at, read_readings(*files)))
@@ -217,7 +215,7 @@ def compare(
     level: Level = LEVEL,
 ) -> None:
     """Compare runs side by side, at the consumption that all of them have reached."""
-    _require_level(level)
+    require_level(level)
     runs = load_runs(*directories)
     if len(runs) < 2:
         raise SettingsError("compare takes at least two runs")
@@ -275,8 +273,3 @@ def _report(
 
 def _say_where(console: Console, page: object) -> None:
     console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _require_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise SettingsError(f"--level {level:g}: allowed: between 0 and 1, as in 0.95")

@@ -38,9 +38,12 @@ def write_report(
 ) -> list[Path]:
     """Write `out`.html and `out`.md, and return them and what else was written.
 
+    `out` may also have one of these suffixes.
+
     Of attacks, compared at this share of the budget, also write `out`-attacks.csv. Of readings
     among the runs and in `kept`, also write `out`-readings.csv.
     """
+    out = out.with_suffix("") if out.suffix in (".html", ".md") else out
     scores = attack_scores(runs, at=at, level=level)
     first = [*attack_tables(scores, level), *paper_tables(runs, rng, kept)]
     tables = [_tables(run, level) for run in runs]

@@ -7,11 +7,19 @@ samples: average them within a seed (S seeds) before anything here.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhql.errors import SettingsError
+
 Floats = NDArray[np.float64]
 LEVEL = 0.95  # of our intervals
 PAPER_LEVEL = 0.8  # of the bootstrap bands in the paper's own figures
 RESAMPLES = 10_000
 EXACT_FLIPS_UP_TO = 15  # seeds; 2^15 sign vectors are still quick to try
+
+
+def require_level(level: float) -> None:
+    """Raise SettingsError if no interval can have this level."""
+    if not 0 < level < 1:
+        raise SettingsError(f"--level {level:g}: allowed: between 0 and 1, as in 0.95")
 
 
 def t_band(values_SG: ArrayLike, level: float = LEVEL) -> tuple[Floats, Floats]:
