@@ -13,6 +13,7 @@ import pytest
 import fedhql
 from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, RegisteredAgent, SavedAgent
 from tests.cli.running import TABULAR, succeed, write_file
+from tests.known_mdps import STATES
 
 QUICK_LEARNER = {"kind": SavedAgent, "name": "quick", "learning_rate": 0.5}
 KINDS = ["tabular", SavedAgent, QUICK_LEARNER]
@@ -192,6 +193,7 @@ def test_a_script_without_a_guard_runs_its_study_once(tmp_path: Path) -> None:
         ({"engine": "fast"}, "--engine fast: allowed: auto, compiled, messages"),
         ({"on": "moon"}, "--on moon: allowed: local, ray"),
         ({"jobs": -1}, "--jobs -1: allowed: a whole number"),
+        ({"out": "memory://run"}, "files in memory are lost when the process ends"),
         ({"resume": True}, "give its directory as out"),
         ({"progress": "much"}, "progress = 'much': allowed"),
     ],
@@ -200,6 +202,18 @@ def test_what_cannot_be_run_is_refused_by_name(options: dict[str, Any], message:
     given: dict[str, Any] = {"agents": ["tabular"], "env": ENV, "budget": BUDGET}
     with pytest.raises(fedhql.FedHQLError, match=message):
         fedhql.study(**{"progress": False} | given | options)
+
+
+def test_the_result_of_a_run_at_a_url_has_policies(tmp_path: Path) -> None:
+    result = study(["tabular"], arms=["fedhql"], out=f"file://{tmp_path}/run")
+    assert result.path.name == "run"
+    assert (tmp_path / "run" / "manifest.json").exists()
+    states = np.arange(STATES)
+    ours, theirs = result.policy("agent1"), fedhql.load(tmp_path / "run").policy("agent1")
+    np.testing.assert_array_equal(ours.q_values(states), theirs.q_values(states))
+    home = result.path
+    del result
+    assert not home.exists()
 
 
 def test_a_directory_in_use_is_refused(whole: fedhql.Result) -> None:

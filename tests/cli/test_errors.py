@@ -65,7 +65,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--set", "agents.3.name=all"], "agents.3.name: 'all' is taken"),
         (["cartpole-n5", "--budget", "0"], "budget.env_steps_per_agent: 0 is wrong"),
         (["cartpole-n5", "--seeds", "0,x"], "--seeds 0,x: allowed: whole numbers"),
-        (["cartpole-n5", "--out", "memory://run"], "files in memory are lost when the command"),
+        (["cartpole-n5", "--out", "memory://run"], "files in memory are lost when the process"),
         (["cartpole-n5", "--progress", "dots"], "--progress dots: allowed: bar, lines, none"),
         (
             ["cartpole-n5", "--arm", "both"],

@@ -60,6 +60,7 @@ def run_study(
 
     `more_arms` run besides, whatever `arms` are.
     """
+    require_lasting(str(out))
     if options.tensorboard:
         require_tensorboard()
     if options.engine != AUTO:
@@ -103,7 +104,19 @@ def run_study(
             from fedhql.results.figures import draw_figures
 
             draw_figures([run], directory.figures, np.random.default_rng(0))
-    return Result(Path(home), run, given, learned_in=learned_in, temporary=out is None)
+        if mirror:  # the local copy is removed here, and policies are read later
+            path = shutil.copytree(path, Path(tempfile.mkdtemp(prefix="fedhql-")) / path.name)
+    temporary = out is None or mirror is not None
+    return Result(path, run, given, learned_in=learned_in, temporary=temporary)
+
+
+def require_lasting(out: str) -> None:
+    """Raise SettingsError if results in `out` would be gone when this process ends."""
+    if "memory://" in out:
+        raise SettingsError(
+            f"--out {out}: files in memory are lost when the process ends; allowed: a directory, "
+            "or a URL of a store such as s3://bucket/run"
+        )
 
 
 @contextmanager

@@ -68,15 +68,6 @@ def require_style(progress: str) -> None:
         raise SettingsError(f"--progress {progress}: allowed: {', '.join(STYLES)}")
 
 
-def require_lasting(out: str) -> None:
-    """Raise SettingsError if results at --out would be gone when this process ends."""
-    if "memory://" in out:
-        raise SettingsError(
-            f"--out {out}: files in memory are lost when the command ends; allowed: a directory, "
-            "or a URL of a store such as s3://bucket/run"
-        )
-
-
 def parse_seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):

@@ -22,7 +22,6 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
-    require_lasting,
     require_style,
     warnings_to_stderr,
 )
@@ -172,7 +171,6 @@ def run(
     """
     engine, on = engine_and_executor(engine, on)
     require_style(progress)
-    require_lasting(out)
     console = Console()
     try:
         with LiveDisplay(console, style=progress) as display:

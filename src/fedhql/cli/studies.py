@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fedhql.api.progress import BAR, LiveDisplay
+from fedhql.api.run_study import require_lasting
 from fedhql.cli.common import (
     INTERRUPTED,
     Address,
@@ -24,7 +25,6 @@ from fedhql.cli.common import (
     fail,
     parse_seeds,
     print_notes,
-    require_lasting,
     require_style,
     rng,
     warnings_to_stderr,
