@@ -75,6 +75,15 @@ def test_the_last_state_of_a_live_agent_is_the_agent() -> None:
         result.policy("agent1")
 
 
+def test_only_the_last_state_of_a_live_agent_can_be_asked() -> None:
+    result = federate([SavedAgent(seed=1)])
+    with pytest.raises(
+        fedhql.FedHQLError, match=r"only its owner can read .*allowed: state='last'"
+    ):
+        result.policy()
+    assert len(result.policy(state="last").act(np.arange(STATES))) == STATES
+
+
 def test_an_agent_that_is_false_is_still_live() -> None:
     agent = EmptyAgent(seed=1)
     federate([agent])

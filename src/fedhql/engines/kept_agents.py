@@ -111,8 +111,9 @@ class KeptAgents:
         n, home = self.names.index(name), self._home(name)
         policy = kept_policy(self.settings, self.cell.seed, n, home, self.build)
         if policy is None:
+            but = "; allowed: state='last', the agent as it is now" if name in self.live else ""
             raise AgentRefused(
-                f"{self._described(name)} wrote files that only its owner can read ({home})"
+                f"{self._described(name)} wrote files that only its owner can read ({home}){but}"
             )
         return policy
 
