@@ -159,6 +159,7 @@ def test_without_out_the_files_go_with_the_result() -> None:
     ("agents", "message"),
     [
         ([Forgetful()], r"agents\.1: Forgetful is not a BlackBoxAgent; it lacks improve"),
+        ({"a": {"kind": "tabular", "name": "b"}}, r"agents\.1\.name: given twice, 'a' and 'b'"),
         ([3], r"agents\.1 = 3: allowed: a kind such as 'dqn'"),
         ("dqn", "agents = 'dqn': allowed: a list"),
         ([], "agents: empty"),

@@ -83,6 +83,11 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     n = len(given.tables)
     place = f"agents.{n + 1}"
     if isinstance(agent, Mapping):
+        if "name" in options and "name" in agent:
+            raise SettingsError(
+                f"{place}.name: given twice, {options['name']!r} and {agent['name']!r}; allowed: "
+                "the key of the dict of agents, or name"
+            )
         options = {"kind": "dqn", **options, **agent}
         agent = options.pop("kind")
     if isinstance(agent, partial):

@@ -161,7 +161,7 @@ def _require_only(directory: RunDirectory, wanted: Cell) -> None:
 def _executor(given: GivenAgents, options: RunOptions, engine: str) -> Iterator[Executor]:
     def on_ray(cluster: Cluster) -> Executor:
         if engine_named(engine).places_agents:
-            return RayActorExecutor(cluster, options.jobs or cores())
+            return RayActorExecutor(cluster, cores() if options.jobs is None else options.jobs)
         return RayTaskExecutor(cluster, time.monotonic)
 
     if not given.only_here:

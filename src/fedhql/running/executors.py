@@ -33,6 +33,8 @@ def executor_on(
         raise SettingsError(f"--on {on}: allowed: {', '.join(EXECUTORS)}")
     if jobs is not None and jobs < 0:
         raise SettingsError(f"--jobs {jobs}: allowed: a whole number; 0 stands for this process")
+    if on == RAY and jobs == 0:
+        raise SettingsError("--jobs 0: allowed with --on ray: a whole number > 0")
     if on == RAY:
         with connected(address) as cluster:
             yield on_ray(cluster)
