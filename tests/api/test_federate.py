@@ -181,6 +181,14 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
         federate(["tabular"], seed=seed)
 
 
+def test_a_live_agent_of_another_environment_is_refused() -> None:
+    agent = PlainAgent(seed=1)
+    agent.env_id = "CartPole-v1"  # type: ignore[attr-defined]  # an attribute that agents may have
+    with pytest.raises(fedhql.FedHQLError, match="env_id = 'CartPole-v1', but the environment is"):
+        federate([agent])
+    assert agent.learned_env_steps == 0
+
+
 def test_an_object_twice_is_refused() -> None:
     agent = PlainAgent(seed=0)
     with pytest.raises(fedhql.FedHQLError, match="the same object is given twice"):

@@ -37,13 +37,18 @@ def build_own_agent(
             f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
         ) from error
     agent: BlackBoxAgent = own_class(seed=task.seed, **keywords)
+    require_environment(kind, agent, task.env_id)
+    return agent
+
+
+def require_environment(kind: str, agent: BlackBoxAgent, wanted: str) -> None:
+    """Raise AgentRefused if the agent says that it has another environment."""
     found = getattr(agent, "env_id", None)
-    if isinstance(found, str) and not same_environment(found, task.env_id):
+    if isinstance(found, str) and not same_environment(found, wanted):
         raise AgentRefused(
-            f"kind = {kind!r} has env_id = {found!r}, but the environment is {task.env_id!r}; take "
+            f"kind = {kind!r} has env_id = {found!r}, but the environment is {wanted!r}; take "
             "env_id as a keyword of the constructor, and leave it out of the agent's settings"
         )
-    return agent
 
 
 def same_environment(found: str, wanted: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhql.agents.own_class import require_environment
 from fedhql.contract import BlackBoxAgent
 from fedhql.engines.build import build_cohort
 from fedhql.engines.build_agent import build_one_agent
@@ -53,10 +54,10 @@ class GivenAgents:
     def gather(
         self, settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
     ) -> OwnedCohort:
+        for n, agent in self.live.items():
+            require_environment(self.tables[n]["kind"], agent, settings.environment.id)
         agents = [
-            self.live[n]
-            if n in self.live
-            else build_one_agent(settings, seed, n, self.makes.get(n))
+            self.live[n] if (built := self.build(settings, seed, n)) is None else built
             for n in range(len(settings.agents))
         ]
         return build_cohort(settings, agents, on_self_learned, borrowed=self.live)
