@@ -17,13 +17,14 @@ from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell, RunDirectory
 
-SETTINGS = read_settings("""
+EXPERIMENT = """
 [environment]
 id = "CartPole-v1"
 [budget]
 env_steps_per_agent = 1000
 [[agents]]
-""")
+"""
+SETTINGS = read_settings(EXPERIMENT)
 FEDERATED, ALONE = Cell("fedhql", 0), Cell("independent", 0)
 
 
@@ -109,4 +110,30 @@ def test_an_arm_without_rounds_is_told_before_the_run(
         patched.setattr(run, "_dispatch", lambda display, message: None)
         begin(tmp_path, changed)
     told = "no round takes place in fedhql: the budget of 1,000 env steps ends with the first phase"
+    assert (told in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("learning_starts", "agent1 will never train: learning_starts must be below the budget"),
+        (
+            "target_update_interval",
+            "agent1 never updates its target network when it learns alone: "
+            "target_update_interval must be below the budget of 1,000 env steps",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("value", "warned"), [(1_000, True), (999, False)])
+def test_an_agent_that_the_budget_is_too_small_for_is_told_before_the_run(
+    option: str,
+    value: int,
+    told: str,
+    warned: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "_dispatch", lambda display, message: None)
+        begin(tmp_path, read_settings(f"{EXPERIMENT}{option} = {value}"))
     assert (told in caplog.text) == warned

@@ -113,17 +113,25 @@ def _warn_of_arms_without_rounds(settings: ExperimentSettings, arms: Sequence[st
 
 
 def _warn_of_late_learners(settings: ExperimentSettings) -> None:
-    """Warn when the budget is smaller than learning_starts: such an agent would never train."""
+    """Warn of agents that the budget is too small for: learning_starts, target_update_interval."""
     budget = settings.budget.env_steps_per_agent
-    agents = zip(settings.agent_names, settings.agents, strict=True)
-    late = [name for name, agent in agents if agent.options.get("learning_starts", 0) >= budget]
-    if late:
-        log.warning(
-            "%s will never train: learning_starts must be below the budget of %s env steps; "
-            "lower it with --set agents.learning_starts=N",
-            ", ".join(late),
-            f"{budget:,}",
-        )
+    for option, consequence in (
+        ("learning_starts", "will never train"),
+        # Improvements may update it: the agent federated would gain by that alone.
+        ("target_update_interval", "never updates its target network when it learns alone"),
+    ):
+        agents = zip(settings.agent_names, settings.agents, strict=True)
+        late = [name for name, agent in agents if agent.options.get(option, 0) >= budget]
+        if late:
+            log.warning(
+                "%s %s: %s must be below the budget of %s env steps; "
+                "lower it with --set agents.%s=N",
+                ", ".join(late),
+                consequence,
+                option,
+                f"{budget:,}",
+                option,
+            )
 
 
 def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) -> str:
