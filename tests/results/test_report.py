@@ -86,8 +86,9 @@ BY_HAND_ROWS = [
     ["FedHQL, λ = 1", "32 / 22", "12 / 12"],
     # What agent1 reaches alone after 100 in either seed it reaches after 20. Agent2 never reaches
     # 30 again in seed 0; in seed 1, 4 after 20 for 100.
-    ["agent1", "0.20, 1.00 [0.50, 1.00]"],
-    ["agent2", "inf, 0.50 [0.13, 0.87]"],
+    ["agent", "FedHQL, λ = 1: ratio", "FedHQL, λ = 1: P(fewer)"],
+    ["agent1", "0.20", "1.00 [0.50, 1.00]"],
+    ["agent2", "inf", "0.50 [0.13, 0.87]"],
     # One of two agents needs fewer in seed 0, both in seed 1. Nobody reaches 195.
     ["its own maximum alone", "own", "0.75 [0.50, 1.00]"],
     ["its own maximum alone", "own and the server's share", "0.75 [0.50, 1.00]"],
@@ -102,6 +103,8 @@ def test_tables_hold_the_numbers_in_both_files(tmp_path: Path) -> None:
         assert row in rows
         assert f"| {' | '.join(row)} |" in text
     assert "50% t-intervals" in text
+    assert "**Objective 2, share of agents that need fewer steps (above 0.5 is a gain)**" in text
+    assert "**Objective 2, each agent: steps federated / alone (below 1 is a gain)**" in text
     assert "## mine: CartPole-v1, 2 agents" in text
     assert "The paper's statements" not in text  # these are not its agents
 

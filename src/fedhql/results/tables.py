@@ -175,7 +175,8 @@ def scores_table(run: Run, level: float) -> Table:
     note = (
         f"Mean over agents within a seed, then over seeds, with {level:.0%} t-intervals. "
         "The max mean return is a running maximum of noisy means and so biased upward; the best "
-        "state of each agent, played in fresh episodes, says how much."
+        "state of each agent, played in fresh episodes, says how much. fedhql's page "
+        "docs/results.md explains every column, and how we judge."
     )
     return Table("At the end", header, rows, note=note)
 
@@ -202,27 +203,33 @@ def welfare_table(run: Run, level: float) -> Table:
 
 
 def efficiency_table(run: Run, level: float) -> Table:
-    """Objective 2, agents down and arms across: own steps to what the agent reaches alone."""
+    """Objective 2, agents down; of each arm the ratio of own steps, and how probable a gain is."""
     arms = {arm: sample_efficiency(run, arm, server_share=False) for arm in _unattacked(run)}
     rows = [
         (
             agent,
             *(
-                f"{of[n].median_ratio:.2f}, {_share(of[n].probability_of_less(level))}"
-                if of
-                else "-"
+                text
                 for of in arms.values()
+                for text in (
+                    (f"{of[n].median_ratio:.2f}", _share(of[n].probability_of_less(level)))
+                    if of
+                    else ("-", "-")
+                )
             ),
         )
         for n, agent in enumerate(run.agents)
     ]
-    header = ("agent", *(run.label(arm) for arm in arms))
+    labels = [run.label(arm) for arm in arms]
+    columns = ("ratio", "P(fewer)")
+    header = ("agent", *(f"{label}: {column}" for label in labels for column in columns))
     note = (
         "Own env steps to reach what the agent reaches alone, over those it needed alone: median "
-        "over seeds (inf: never within the budget); then the probability that it needs fewer, "
+        "over seeds (inf: never within the budget). P(fewer): the probability that it needs fewer, "
         f"with the exact {level:.0%} interval over seeds (Clopper-Pearson). -: not recorded."
     )
-    return Table("Objective 2, sample efficiency of each agent", header, rows, note=note)
+    title = "Objective 2, each agent: steps federated / alone (below 1 is a gain)"
+    return Table(title, header, rows, note=note)
 
 
 def reaching_table(run: Run, level: float) -> Table:
@@ -244,7 +251,8 @@ def reaching_table(run: Run, level: float) -> Table:
         f"gets there, the agent does not need fewer. {level:.0%} t-intervals over seeds, within "
         "0 and 1. The paper counts own env steps. -: not recorded."
     )
-    return Table("Objective 2, sample efficiency", header, rows, words=2, note=note)
+    title = "Objective 2, share of agents that need fewer steps (above 0.5 is a gain)"
+    return Table(title, header, rows, words=2, note=note)
 
 
 def _unattacked(run: Run) -> list[str]:
