@@ -160,6 +160,11 @@ def test_a_wrong_agent_fails_the_check_of_what_is_wrong(name: str, what: str) ->
     assert failed[0].startswith(what)
 
 
+def test_an_agent_that_goes_on_otherwise_is_told_what_to_save() -> None:
+    (detail,) = (each.detail for each in findings("Forgetful") if each.passed is False)
+    assert "save everything, also what the constructor draws from its seed" in detail
+
+
 def test_what_an_agent_raises_is_in_the_table_and_other_checks_go_on() -> None:
     found = findings("Raising")
     assert len(found) == 10

@@ -191,7 +191,10 @@ def _goes_on_exactly(
     same = np.array_equal(agent.q_values(states), other.q_values(states))
     if isinstance(other, Closable):
         other.close()
-    return same, "" if same else "the values differ after more learning"
+    return same, "" if same else (
+        "the values differ after more learning: save everything, also what the constructor draws "
+        "from its seed, and the environment"
+    )
 
 
 def _exports(agent: BlackBoxAgent, home: Path) -> tuple[bool | None, str]:
