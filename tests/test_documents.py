@@ -14,6 +14,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,14 @@ def test_every_setting_and_option_has_a_meaning(page: str) -> None:
     rows = [row for row in (DOCS / page).read_text().splitlines() if row.startswith("| `")]
     assert len(rows) > 50
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_the_how_to_lists_every_extra_for_users() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    table = (DOCS / "how-to.md").read_text().partition("| extra | what for |")[2]
+    listed = set(re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], flags=re.MULTILINE))
+    for_developers = {"all", "check", "docs", "test"}
+    assert listed - for_developers == set(project["optional-dependencies"]) - for_developers
 
 
 def test_the_settings_files_of_the_how_to_are_valid() -> None:
