@@ -1,6 +1,7 @@
 """What several commands share."""
 
 import shutil
+import sys
 
 import pytest
 
@@ -20,4 +21,12 @@ def test_the_command_that_continues_can_be_pasted(
     argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/path/{name}")
+    monkeypatch.setattr(sys, "executable", "/path/python")
     assert command_to_continue(argv) == told
+
+
+def test_a_python_that_is_not_on_the_path_is_named_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/path/{name}")
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    told = command_to_continue(["/x/fedhql/__main__.py", "run", "a.toml"])
+    assert told == "/venv/bin/python -m fedhql run a.toml --resume"

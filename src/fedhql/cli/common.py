@@ -55,7 +55,8 @@ def command_to_continue(argv: Sequence[str]) -> str:
     """Return the command that continues the one in `argv`, as a shell takes it."""
     program, *arguments = argv
     if Path(program).name != "fedhql":
-        words = ["python", "-m", "fedhql"]
+        is_on_path = shutil.which("python") == sys.executable
+        words = ["python" if is_on_path else sys.executable, "-m", "fedhql"]
     else:
         words = ["fedhql" if shutil.which("fedhql") == program else program]
     if arguments[:1] == ["run"] and "--resume" not in arguments:
