@@ -181,7 +181,7 @@ def test_networks_are_asked_without_any_framework(tmp_path: Path) -> None:
     assert {0, 1} == {*json.loads(done.stdout)}
     policy = load_policy(tmp_path / "policy")
     np.testing.assert_array_equal(policy.q_values(states), q_BA)
-    with pytest.raises(ValueError, match="takes a batch of states with 4 numbers each"):
+    with pytest.raises(ValueError, match=r"for one state, pass state\[None\]"):
         policy.act(states[0])
 
 

@@ -83,6 +83,6 @@ def _encoded(states: States, first_observation: int | None, D: int) -> NDArray[n
     if rows.shape[1] != D:
         raise ValueError(
             f"states of shape {np.shape(states)} have {rows.shape[1]} numbers each; the network "
-            f"takes a batch of states with {D} numbers each"
+            f"takes a batch of states with {D} numbers each; for one state, pass state[None]"
         )
     return rows

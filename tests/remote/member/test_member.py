@@ -11,7 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
+from fedhql.contract import BlackBoxAgent
 from fedhql.errors import MemberRefused
+from fedhql.remote.member.kept_agent import KeptAgent
 from fedhql.remote.member.member import Member
 from fedhql.remote.wire import join_handler, pack, pack_improvement, unpack
 from fedhql.remote.wire_pb2 import (
@@ -227,6 +229,30 @@ def test_what_was_learned_without_a_report_is_reported_before_the_goodbye(tmp_pa
 
     run(tmp_path, first_connection, second_connection, agent=agent)
     assert agent.told == ["learn 25"]
+
+
+class Unsaved:
+    """Only the three methods."""
+
+    def __init__(self) -> None:
+        whole = Recorder(seed=0)
+        self.self_learn, self.q_values, self.improve = (
+            whole.self_learn,
+            whole.q_values,
+            whole.improve,
+        )
+
+
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [(Recorder(seed=0), "all is saved"), (Unsaved(), "its agent has no save and restore")],
+)
+def test_a_goodbye_says_that_all_is_saved_only_if_it_is(
+    agent: BlackBoxAgent, told: str, tmp_path: Path
+) -> None:
+    kept = KeptAgent("ann", tmp_path, lambda task: agent, time.monotonic)
+    kept.begin(Welcome(federation="f", task=TASK))
+    assert kept.save_last() == told
 
 
 WRONG = {

@@ -217,12 +217,13 @@ class KeptAgent:
                 self._agent.save(directory)
                 (directory / IMPROVEMENTS).write_text(json.dumps(asdict(self.improvements)))
 
-    def save_last(self) -> None:
-        """Save a checkpoint, and export what the owner keeps of a trained agent."""
+    def save_last(self) -> str:
+        """Save a checkpoint, export what the owner keeps, and return what the server is told."""
         self.checkpoint()
         if isinstance(self._agent, Exportable):
             with self._saving(), whole_directory(self._home / "last") as directory:
                 self._agent.export(directory)
+        return "all is saved" if self._can_be_saved else "its agent has no save and restore"
 
     def close(self) -> None:
         if isinstance(self._agent, Closable):

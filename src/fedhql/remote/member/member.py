@@ -214,11 +214,9 @@ class Member:
                     )  # fmt: skip
                 case "goodbye":
                     if message.goodbye.reason == Goodbye.FINISHED:
-                        self._agent.save_last()
+                        done = self._agent.save_last()
                         await self._report_last_phase(stream)
-                        await _send_goodbye(
-                            stream, Goodbye(reason=Goodbye.FINISHED, detail="all is saved")
-                        )
+                        await _send_goodbye(stream, Goodbye(reason=Goodbye.FINISHED, detail=done))
                     else:  # if we closed first, the server could not end its side
                         await _server_has_closed(stream)
                     self._raise_for(message.goodbye)

@@ -63,8 +63,7 @@ async def wait_for_quorum(
     if enough():
         return
     roster.tell(
-        f"waiting for members: {needed(roster, quorum)} are needed, and {', '.join(missing())} are "
-        "away or late",
+        f"waiting for members: need {needed(roster, quorum)}; away or late: {', '.join(missing())}",
         level="warning",
     )
     with roster.waits.waiting(f"{needed(roster, quorum)} members are needed", missing):
