@@ -1,15 +1,18 @@
 """A hook of mkdocs: pages link to files of the repository, and the site shows those files.
 
 A link such as `](../src/fedhql/contract.py)` works where the repository is browsed. In the site it
-leads to a page with the file's text. A link to a directory becomes its text.
+leads to a page with the file's text, or with the cells of a notebook. A link to a directory becomes
+its text.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
+FENCE = "~" * 8
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?!https?:|mailto:)[^)#\s]+)(#[^)]*)?\)")
@@ -59,9 +62,24 @@ def _page(path: Path) -> str:
 
 
 def _shown(path: Path) -> str:
-    fence = "~" * 8
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text(encoding="utf-8")
-    language = LANGUAGES.get(path.suffix, "text")
     head = "---\nsearch:\n  exclude: true\nhide: [toc]\n---\n"
-    return f"{head}# `{name}`\n\n{fence}{language}\n{text}\n{fence}\n"
+    shown = (
+        _cells(text) if path.suffix == ".ipynb" else _code(text, LANGUAGES.get(path.suffix, "text"))
+    )
+    return f"{head}# `{name}`\n\n{shown}\n"
+
+
+def _code(text: str, language: str) -> str:
+    return f"{FENCE}{language}\n{text}\n{FENCE}"
+
+
+def _cells(notebook: str) -> str:
+    """Return the cells of a notebook as Markdown, without outputs; links become their text."""
+    shown = []
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        is_code = cell["cell_type"] == "code"
+        shown.append(_code(text, "python") if is_code else LINK.sub(r"\1", text))
+    return "\n\n".join(shown)
