@@ -172,7 +172,8 @@ class Listener:
         """Write what is in the outbox, and read reports, until either side ends the connection."""
         reading = asyncio.ensure_future(self._read(session, requests))
         most = 2 * self._roster.settings.most_message_bytes
-        why = f"the connection broke, or a message from it was larger than {most:,} bytes"
+        # gRPC ends the stream in the same way when a message is too large.
+        why = f"the connection broke (if it still runs: perhaps by a message above {most:,} bytes)"
         try:
             async with asyncio.timeout(None) as write_timeout:
                 expires = expiry(session.masking_key)
