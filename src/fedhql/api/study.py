@@ -47,7 +47,7 @@ def federate(
         raise SettingsError(f"seed = {seed!r}: allowed: a whole number >= 0")
     given = given_agents(agents)
     return run_study(
-        _settings(given, agents is not None, env, budget, experiment, settings),
+        _settings(given, env, budget, experiment, settings),
         given,
         arms=[FEDHQL],
         seeds=_seeds([seed]),
@@ -106,8 +106,8 @@ def study(
 
     Raise FedHQLError, whose message says what is allowed, for what cannot be run.
     """
-    given = GivenAgents() if agents is None else given_agents(agents)
-    if given.live:
+    given = None if agents is None else given_agents(agents)
+    if given and given.live:
         n, agent = next(iter(given.live.items()))
         name = type(agent).__qualname__
         raise SettingsError(
@@ -117,10 +117,10 @@ def study(
         )
     if isinstance(arms, str) or (arms is not None and len(arms) == 0):
         raise SettingsError(f"arms = {arms!r}: allowed: a list such as [{arms or FEDHQL!r}]")
-    chosen = _settings(given, agents is not None, env, budget, experiment, settings)
+    chosen = _settings(given, env, budget, experiment, settings)
     return run_study(
         chosen if backbone is None else with_backbone(chosen, backbone),
-        given,
+        given or GivenAgents(),
         arms=arms,
         more_arms=attacked_arms([FEDHQL] if arms is None else arms, attack, attackers),
         seeds=None if seeds is None else _seeds(seeds),
@@ -133,8 +133,7 @@ def study(
 
 
 def _settings(
-    given: GivenAgents,
-    has_agents: bool,
+    given: GivenAgents | None,
     env: str | None,
     budget: int | None,
     experiment: str | Path | None,
@@ -150,7 +149,7 @@ def _settings(
     if isinstance(settings, str):
         raise SettingsError(f"settings = {settings!r}: allowed: a dict, or a list of KEY=VALUE")
     overrides = {key: plain(key, value) for key, value in as_mapping(settings).items()}
-    if has_agents:
+    if given is not None:
         if "agents" in overrides:
             raise SettingsError("agents: given twice; allowed: agents or settings['agents']")
         overrides = {"agents": given.tables, **overrides}  # first: others may change their options
