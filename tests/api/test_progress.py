@@ -11,9 +11,9 @@ from fedhql.api.progress import (
     LINES,
     MOST_BARS,
     NONE,
-    SECONDS_A_LINE,
-    LineDisplay,
+    SECONDS_BETWEEN_LINES,
     LiveDisplay,
+    NotebookLine,
     display_for,
 )
 from fedhql.cli.display import returns_tables
@@ -163,9 +163,9 @@ def test_lines_come_at_intervals_and_at_the_end() -> None:
     with lines.display:
         lines.display.start(FEW, BUDGET)
         lines.show(FEW[0], 0.0)
-        lines.seconds = SECONDS_A_LINE - 20.0
+        lines.seconds = SECONDS_BETWEEN_LINES - 20.0
         lines.show(FEW[0], 100.0)
-        lines.seconds = SECONDS_A_LINE
+        lines.seconds = SECONDS_BETWEEN_LINES
         lines.show(FEW[0], 250.0, 12.3456)  # 150 env steps in 20 s; 750 are left
         assert lines.written() == [
             "independent 0 %; fedhql 0 %",
@@ -217,7 +217,7 @@ def test_tables_of_results_cut_nothing(width: int, tables: int) -> None:
 def test_a_notebook_has_one_line_that_changes() -> None:
     written: list[str] = []
     ticks = iter([0.0, 0.0, 0.0, 0.1, 1.0, 1.0])
-    with LineDisplay(written.append, lambda: next(ticks)) as display:
+    with NotebookLine(written.append, lambda: next(ticks)) as display:
         display.start(FEW, BUDGET)
         display.show(Progress(FEW[0], 500.0, 12.3456))
         display.show(Progress(FEW[0], 600.0, 12.3456))  # too soon after the one before

@@ -23,7 +23,8 @@ from fedhql.errors import SettingsError
 from fedhql.federation.cohort import METHODS, require_contract
 from fedhql.settings.sections import AgentSettings, ExperimentSettings
 
-Make = Callable[..., BlackBoxAgent]  # called with a seed and the agent's options, as keywords
+# Called with a seed and the agent's options, as keywords.
+AgentFactory = Callable[..., BlackBoxAgent]
 # Of what ALLOWED says. Type checkers infer `object` for lists that mix strings and classes.
 AgentsLike = Sequence[object] | Mapping[str, object]
 RESERVED = {*AgentSettings.model_fields, "seed"}  # not options of an agent's kind
@@ -39,17 +40,17 @@ class GivenAgents:
     """Agents as settings, and those that only this process has: by index."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)  # as [[agents]]
-    makes: dict[int, Make] = field(default_factory=dict)
+    factories: dict[int, AgentFactory] = field(default_factory=dict)
     live: dict[int, BlackBoxAgent] = field(default_factory=dict)
 
     @property
-    def only_here(self) -> list[str]:
+    def kinds_not_importable(self) -> list[str]:
         """Return the agents that worker processes cannot build, in words."""
-        return [self.tables[n]["kind"] for n in sorted({*self.makes, *self.live})]
+        return [self.tables[n]["kind"] for n in sorted({*self.factories, *self.live})]
 
     def build(self, settings: ExperimentSettings, seed: int, n: int) -> BlackBoxAgent | None:
         """Build one more agent n; None if it is a live object."""
-        return None if n in self.live else build_one_agent(settings, seed, n, self.makes.get(n))
+        return None if n in self.live else build_one_agent(settings, seed, n, self.factories.get(n))
 
     def gather(
         self, settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
@@ -105,7 +106,7 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     elif callable(agent):
         kind = _name(agent)
         if not _importable(agent):
-            given.makes[n] = agent
+            given.factories[n] = agent
     else:
         raise SettingsError(f"{place} = {agent!r}: allowed: {ALLOWED}")
     given.tables.append({"kind": kind, **plain(place, options)})

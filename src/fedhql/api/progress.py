@@ -28,8 +28,8 @@ from fedhql.running.run import Display
 from fedhql.storage.run_directory import Cell
 
 MOST_BARS = 12  # more would not fit a terminal
-SECONDS_A_LINE = 30  # from one line to the next
-LINE_SECONDS = 0.5  # between two changes of the line in a notebook
+SECONDS_BETWEEN_LINES = 30  # from one line to the next
+REDRAW_SECONDS = 0.5  # between two changes of the line in a notebook
 BAR, LINES, NONE = "bar", "lines", "none"
 STYLES = (BAR, LINES, NONE)
 
@@ -40,7 +40,7 @@ def display_for(progress: object) -> Iterator[Display]:
     if progress is True:
         console = Console(stderr=True)
         if console.is_jupyter:
-            with LineDisplay(sys.stdout.write, time.monotonic) as line:
+            with NotebookLine(sys.stdout.write, time.monotonic) as line:
                 yield line
         else:
             with LiveDisplay(console) as bars:
@@ -126,11 +126,11 @@ class LiveDisplay:
         if self._overall is not None:
             self._bars.advance(self._overall, progress.consumed_env_steps - (before or 0))
         if self._style == LINES and self._clock() >= self._next_line:
-            self._next_line = self._clock() + SECONDS_A_LINE
+            self._next_line = self._clock() + SECONDS_BETWEEN_LINES
             self._print_line()
 
     def _print_line(self) -> None:
-        line = "; ".join(map(_told, self._bars.tasks))
+        line = "; ".join(map(_task_in_words, self._bars.tasks))
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class LiveDisplay:
             self._print_line()
 
 
-def _told(task: Task) -> str:
+def _task_in_words(task: Task) -> str:
     """Return a bar in words."""
     left = task.time_remaining
     parts = [
@@ -159,7 +159,7 @@ def _told(task: Task) -> str:
     return ", ".join(part for part in parts if part)
 
 
-class LineDisplay:
+class NotebookLine:
     """One line that is written again and again, for notebooks."""
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float]) -> None:
@@ -179,7 +179,7 @@ class LineDisplay:
         note = "" if latest is None else f", latest return {latest:.4g} ({progress.cell})"
         line = f"fedhql: {done:.0%} of {self._cells} cell{'s' * (self._cells > 1)}{note}"
         if self._clock() >= self._next_due or done >= 1:
-            self._next_due = self._clock() + LINE_SECONDS
+            self._next_due = self._clock() + REDRAW_SECONDS
             self._write("\r" + line.ljust(len(self._line)))
             self._line = line
 

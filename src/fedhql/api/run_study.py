@@ -164,14 +164,14 @@ def _executor(given: GivenAgents, options: RunOptions, engine: str) -> Iterator[
             return RayActorExecutor(cluster, cores() if options.jobs is None else options.jobs)
         return RayTaskExecutor(cluster, time.monotonic)
 
-    if not given.only_here:
+    if not given.kinds_not_importable:
         with executor_on(options.on, options.address, options.jobs, on_ray) as executor:
             yield executor
     elif options.jobs or options.on != LOCAL:
         asked = f"jobs = {options.jobs}" if options.on == LOCAL else f"on = {options.on!r}"
         raise SettingsError(
-            f"{asked}: other processes cannot import {given.only_here[0]}, so it runs in this one; "
-            "move the class to a module, or leave that out"
+            f"{asked}: other processes cannot import {given.kinds_not_importable[0]}, so it runs "
+            "in this one; move the class to a module, or leave that out"
         )
     else:
         yield InProcessExecutor(given.source)

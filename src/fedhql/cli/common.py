@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fedhql.api.progress import SECONDS_A_LINE, STYLES
+from fedhql.api.progress import SECONDS_BETWEEN_LINES, STYLES
 from fedhql.engines.choice import AUTO, engine_named
 from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
@@ -40,8 +40,8 @@ ProgressStyle = Annotated[
     str,
     typer.Option(
         metavar="|".join(STYLES),
-        help=f"bar: drawn at a terminal only. lines: a line every {SECONDS_A_LINE} s, also in a "
-        "file. none: nothing.",
+        help=f"bar: drawn at a terminal only. lines: a line every {SECONDS_BETWEEN_LINES} s, also "
+        "in a file. none: nothing.",
     ),
 ]
 
