@@ -26,12 +26,14 @@ learning_rate = 0.005
 learning_starts = 50
 improvement_steps = 4
 train_freq = 1
+target_update_interval = 1000
 [[agents]]
 hidden = [8]
 learning_rate = 0.01
 learning_starts = 50
 improvement_steps = 4
 train_freq = 1
+target_update_interval = 1000
 """
 TWO_SEEDS = ("--seeds", "0,1", "--jobs", "1")
 

@@ -116,10 +116,13 @@ def test_an_arm_without_rounds_is_told_before_the_run(
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("learning_starts", "agent1 will never train: learning_starts must be below the budget"),
+        (
+            "learning_starts",
+            "agent1: training never starts; learning_starts must be below the budget",
+        ),
         (
             "target_update_interval",
-            "agent1 never updates its target network when it learns alone: "
+            "agent1: alone, the target network is never updated; "
             "target_update_interval must be below the budget of 1,000 env steps",
         ),
     ],

@@ -116,15 +116,15 @@ def _warn_of_late_learners(settings: ExperimentSettings) -> None:
     """Warn of agents that the budget is too small for: learning_starts, target_update_interval."""
     budget = settings.budget.env_steps_per_agent
     for option, consequence in (
-        ("learning_starts", "will never train"),
+        ("learning_starts", "training never starts"),
         # Improvements may update it: the agent federated would gain by that alone.
-        ("target_update_interval", "never updates its target network when it learns alone"),
+        ("target_update_interval", "alone, the target network is never updated"),
     ):
         agents = zip(settings.agent_names, settings.agents, strict=True)
         late = [name for name, agent in agents if agent.options.get(option, 0) >= budget]
         if late:
             log.warning(
-                "%s %s: %s must be below the budget of %s env steps; "
+                "%s: %s; %s must be below the budget of %s env steps; "
                 "lower it with --set agents.%s=N",
                 ", ".join(late),
                 consequence,
