@@ -125,7 +125,8 @@ class HIV(gym.Env[Any, Any]):
         return np.log10(self.state).astype(np.float32)
 
 
-gym.register("HIV-v0", entry_point="hiv:HIV", max_episode_steps=DECISIONS)
+if "HIV-v0" not in gym.registry:  # examples.hospitals.hiv is this module, too
+    gym.register("HIV-v0", entry_point="hiv:HIV", max_episode_steps=DECISIONS)
 
 
 def twin(spread: float = SPREAD, reward: str = "log") -> Twin:
