@@ -36,6 +36,11 @@ def test_the_table_is_the_archive() -> None:
     }
     assert len(of_all["alone"]) == 10
     assert row("**mean of the five**", of_all["alone"], of_all["federated"]) in lines
+    high = {word: sum(int((of[word] > 500).sum()) for of in returns.values()) for word in of_all}
+    assert (
+        f"Alone, the five hospitals have it in {high['alone']} of 50 cases, and federated in "
+        f"{high['federated']}." in " ".join(lines)
+    )
 
 
 def test_the_archive_is_of_the_experiment_in_the_examples() -> None:
