@@ -45,6 +45,7 @@ episodes = 2
 kind = "sb3-dqn"
 hidden = [16]
 learning_starts = 100
+target_update_interval = 100
 learning_rate = 0.005
 improvement_steps = 8
 [[agents]]
@@ -52,12 +53,14 @@ kind = "sb3-dqn"
 hidden = [8, 8]
 activation = "tanh"
 learning_starts = 100
+target_update_interval = 100
 learning_rate = 0.01
 improvement_steps = 8
 [[agents]]
 kind = "sb3-dqn"
 hidden = [4]
 learning_starts = 100
+target_update_interval = 100
 improvement_steps = 8
 """
 
