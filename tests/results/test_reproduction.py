@@ -24,17 +24,23 @@ def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> N
     assert page.read_text() == (HOME / f"{hardware}.md").read_text()
 
 
-def test_readings_are_rebuilt_from_their_answers(tmp_path: Path) -> None:
-    """As `fedhql report docs/reproduction/choice-readings.csv` writes them."""
-    file = HOME / "choice-readings.csv"
+@pytest.mark.parametrize("name", ["every", "nearest", "lander"])
+def test_readings_are_rebuilt_from_their_answers(name: str, tmp_path: Path) -> None:
+    """As `fedhql report docs/reproduction/NAME-readings.csv` writes them."""
+    file = HOME / f"{name}-readings.csv"
     rng, kept = np.random.default_rng(0), read_readings(file)
-    _, page, again = write_report([], tmp_path / "choice", rng, level=LEVEL, kept=kept)
-    assert page.read_text() == (HOME / "choice.md").read_text()
+    _, page, again = write_report([], tmp_path / name, rng, level=LEVEL, kept=kept)
+    assert page.read_text() == (HOME / f"{name}.md").read_text()
     assert again.read_text() == file.read_text()
-    told = (DOCS / "reproduction.md").read_text().partition("## Other readings")[2]
-    numbers = re.findall(r"-?\d+ \[-?\d+, \d+\]", told.partition("\n## ")[0])
-    assert len(numbers) == 4
-    assert [each for each in numbers if each not in page.read_text()] == []
+
+
+def test_what_is_told_of_readings_is_in_their_tables() -> None:
+    told = (DOCS / "reproduction.md").read_text().partition("## Which reading")[2]
+    told = told.partition("\n## ")[0]
+    tables = "".join((HOME / f"{name}.md").read_text() for name in ("every", "nearest", "lander"))
+    numbers = re.findall(r"-?\d+ \[-?\d+, -?\d+\]|0\.\d{3}", told)
+    assert len(numbers) > 10
+    assert [each for each in numbers if each not in tables] == []
 
 
 def test_ablations_are_rebuilt_from_the_curves() -> None:

@@ -171,6 +171,28 @@ class Run:
         return replace(self, arms=self.arms | self.after_rounds)
 
     @property
+    def reached(self) -> float:
+        """Return the env steps per agent that every arm and seed has been evaluated at."""
+        return min(
+            float(curve.consumed_E[-1]) for of in self.arms.values() for curve in of.values()
+        )
+
+    def until(self, consumed: int) -> "Run":
+        """Return the curves as if the budget had ended here."""
+        budget = self.settings["budget"] | {"env_steps_per_agent": consumed}
+        settings = self.settings | {"budget": budget}
+        arms, after_rounds, consensus = (
+            {
+                arm: {seed: cut for seed, curve in of.items() if (cut := curve.until(consumed))}
+                for arm, of in arms.items()
+            }
+            for arms in (self.arms, self.after_rounds, self.consensus)
+        )
+        return replace(
+            self, settings=settings, arms=arms, after_rounds=after_rounds, consensus=consensus
+        )
+
+    @property
     def only_dqn(self) -> bool:
         """Return whether every agent is a DQN of ours or of stable-baselines3."""
         return all(agent["kind"] in ("dqn", "sb3-dqn") for agent in self.settings["agents"])

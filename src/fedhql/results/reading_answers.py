@@ -14,15 +14,19 @@ import numpy as np
 from fedhql.errors import RunDirectoryError
 from fedhql.results.claims import STATEMENTS, Answer, Statement, ask
 from fedhql.results.curves import Run
-from fedhql.results.readings import by_reading
+from fedhql.results.readings import by_reading, equally_long
 
 HEADER = ("reading", "experiment", "statement", "quantity", "value of each seed")
 Answers = Mapping[str, Sequence[Answer]]  # of each reading
 
 
 def answers_of_readings(runs: Sequence[Run], kept: Answers) -> Answers:
-    """Return the answers of all readings: those of runs, then those `kept` in files."""
-    asked = {reading: ask(of, partial=True) for reading, of in by_reading(runs).items() if reading}
+    """Return the answers of all readings: those of runs, then those `kept` in files.
+
+    Runs of one experiment are compared over what all of them reached.
+    """
+    readings = by_reading(equally_long(runs))
+    asked = {reading: ask(of, partial=True) for reading, of in readings.items() if reading}
     found: dict[str, dict[Statement, Answer]] = {}
     for answers in (asked, kept):
         for reading, of in answers.items():

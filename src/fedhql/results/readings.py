@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedhql.results.curves import Run
+from fedhql.results.curves import Floats, Run
 from fedhql.results.tables import Table
 from fedhql.results.verdicts import MET, NOT_MET, UNDECIDED, Verdict, distance
 
 SEPARATOR = "--"  # between the experiment and the reading in the name of a run
 AFTER_ROUNDS = ", after rounds"
+RESAMPLES = 1_000  # of the seeds
 Verdicts = Mapping[str, Sequence[Verdict]]  # of each reading
 
 
@@ -30,6 +31,19 @@ def by_reading(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return found
 
 
+def equally_long(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of readings, those of one experiment cut to what all of them reached."""
+    reached: dict[str, float] = {}
+    of_readings = [
+        (run, run.name.partition(SEPARATOR)[0])
+        for run in runs
+        if SEPARATOR in run.name and run.arms
+    ]
+    for run, experiment in of_readings:
+        reached[experiment] = min(run.reached, reached.get(experiment, np.inf))
+    return [run.until(int(reached[experiment])) for run, experiment in of_readings]
+
+
 def nearest_first(verdicts: Verdicts) -> Verdicts:
     """Return the readings by distance; those that ran more of the experiments come first."""
 
@@ -40,6 +54,46 @@ def nearest_first(verdicts: Verdicts) -> Verdicts:
     return {reading: verdicts[reading] for reading in sorted(verdicts, key=key)}
 
 
+def nearest_shares(verdicts: Verdicts, rng: np.random.Generator) -> dict[str, float]:
+    """Return how often each reading is the nearest when seeds are drawn again (bootstrap).
+
+    Only readings that ran the most experiments are held against each other, with the same draws.
+    """
+    ran = {reading: len(_evidence(of)) for reading, of in verdicts.items()}
+    most = [reading for reading in verdicts if ran[reading] == max(ran.values())]
+    drawn: dict[tuple[str, int], Floats] = {}  # (experiment, S) -> (R, S) weights of the seeds
+
+    def shortfalls(verdict: Verdict) -> Floats:
+        """Return the shortfall of the worst quantity in each of R draws."""
+        found = []
+        for values_S in verdict.evidence.quantities.values() if verdict.evidence else ():
+            S = len(values_S)
+            if (verdict.experiment, S) not in drawn:
+                drawn[verdict.experiment, S] = rng.multinomial(S, np.full(S, 1 / S), RESAMPLES) / S
+            means_R = drawn[verdict.experiment, S] @ values_S
+            found.append([verdict.range.shortfall(mean) for mean in means_R])
+        return np.max(found, axis=0)
+
+    distances = [
+        np.mean(
+            [np.mean([*map(shortfalls, of)], axis=0) for of in _evidence(verdicts[each]).values()],
+            axis=0,
+        )
+        for each in most
+    ]
+    nearest_R = np.argmin(distances, axis=0)
+    return {reading: float(np.mean(nearest_R == at)) for at, reading in enumerate(most)}
+
+
+def _evidence(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    """Return experiment -> the verdicts on it that rest on a run."""
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.evidence:
+            found.setdefault(verdict.experiment, []).append(verdict)
+    return found
+
+
 def _distances(verdicts: Sequence[Verdict]) -> dict[str, float | None]:
     experiments = dict.fromkeys(each.experiment for each in verdicts)
     return {
@@ -48,9 +102,10 @@ def _distances(verdicts: Sequence[Verdict]) -> dict[str, float | None]:
     }
 
 
-def readings_tables(verdicts: Verdicts) -> list[Table]:
+def readings_tables(verdicts: Verdicts, rng: np.random.Generator) -> list[Table]:
     """Return the distances of readings in their order, then each experiment's statements."""
     experiments = list(dict.fromkeys(each.experiment for of in verdicts.values() for each in of))
+    nearest = nearest_shares(verdicts, rng)
     rows = []
     for reading, of in verdicts.items():
         by_experiment = _distances(of)
@@ -59,6 +114,7 @@ def readings_tables(verdicts: Verdicts) -> list[Table]:
             (
                 reading,
                 _number(float(np.mean(run))),
+                f"{nearest[reading]:.0%}" if reading in nearest else "-",
                 *(_number(by_experiment.get(name)) for name in experiments),
                 _counts(of),
             )
@@ -68,10 +124,12 @@ def readings_tables(verdicts: Verdicts) -> list[Table]:
         "seeds is outside a statement's range, in units of the task's scale (CartPole 500, "
         "LunarLander 300, shares of agents 1); 0 where it is inside. Left: the mean over the "
         "experiments that were run. Statements about every λ are judged by the λ that were run, "
-        "and those about more of the budget than was run at the end of the run. There, an agent "
-        "that is said never to learn has had less time to do so."
+        "and those about more of the budget than every reading has run, where the shortest run "
+        "ends. There, an agent that is said never to learn has had less time to do so. Nearest in: "
+        f"the share of {RESAMPLES:,} draws of as many seeds, with repetition, in which no other "
+        "reading that ran as many experiments is nearer."
     )
-    header = ("reading", "distance", *experiments, "met, undecided, not met")
+    header = ("reading", "distance", "nearest in", *experiments, "met, undecided, not met")
     return [
         Table("Readings of the paper", header, rows, note=note),
         *(_statements_table(name, verdicts) for name in experiments),

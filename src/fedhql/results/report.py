@@ -78,7 +78,7 @@ def paper_tables(
     """
     answers = answers_of_readings(runs, kept)
     readings = nearest_first({reading: judge(of, rng) for reading, of in answers.items()})
-    compared = readings_tables(readings) if readings else []
+    compared = readings_tables(readings, rng) if readings else []
     verdicts = check_claims(by_reading(runs).get("", []), rng)
     whole = [claims_table(verdicts)] if any(verdict.evidence for verdict in verdicts) else []
     nearest = [claims_table(of, reading) for reading, of in list(readings.items())[:1]]
