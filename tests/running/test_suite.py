@@ -51,13 +51,19 @@ def test_every_reading_differs_in_what_its_name_says() -> None:
         assert agent.options["optimizer"] == agent.options["improvement_optimiser"] == "sgd"
         assert agent.options["learning_starts"] == 0
         assert agent.options["exploration_annealing"] == "phase"
-    annealed = by_name["cartpole-n5--adam-uniform-budget-adam"].settings
-    steps = annealed.agents[0].options["exploration_fraction"] * annealed.budget.env_steps_per_agent
-    assert steps == 0.1 * 2_000_000  # of the whole budget, of which the run is a part
     assert {tuple(run.arms) for run in runs} == {
         ("independent", "exploration=0", "fedhql", "exploration=3")
     }
     assert {tuple(run.seeds) for run in runs} == {tuple(range(100, 110))}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_epsilon_falls_as_slowly_in_a_part_of_the_budget(fraction: float) -> None:
+    name = "cartpole-n5--adam-uniform-budget-adam"
+    (run,) = plan("readings-cartpole-n5", fraction, arms=(), seeds=(), only=[name])
+    agent, steps = run.settings.agents[0], run.settings.budget.env_steps_per_agent
+    assert steps == fraction * 0.4 * 2_000_000
+    assert agent.options["exploration_fraction"] * steps == 0.1 * 2_000_000
 
 
 def test_readings_run_to_a_part_of_the_budget() -> None:

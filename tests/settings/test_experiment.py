@@ -287,6 +287,8 @@ def test_presets_hold_the_tables_of_the_paper(task: str, agents: int) -> None:
     )
     common = {
         "kind": "dqn",
+        "optimizer": "sgd",
+        "warm_up": "policy",
         "learning_starts": 50_000,
         "batch_size": 32,
         "train_freq": 4,
@@ -329,6 +331,8 @@ def test_every_plus_preset_makes_the_same_choices(task: str, agents: int) -> Non
         "improvement_learning_rate",
         "improvement_revives_units",
         "improvement_value_unit",
+        "optimizer",
+        "warm_up",
     }
     ours, theirs = plus.federation, paper.federation
     assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")

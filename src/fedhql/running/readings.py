@@ -18,9 +18,12 @@ WARM_UPS: Mapping[str, Sequence[str]] = {
     "policy": ("agents.warm_up=policy", "agents.learning_starts=50000"),
     "none": ("agents.learning_starts=0",),
 }
-# ε falls over this share of the whole budget, or of each phase: stable-baselines3's default.
-EXPLORATION_FRACTION = 0.1
-EPSILONS = ("constant", "phase", "budget")
+# Falling ε: over a tenth of the whole budget, or of each phase, as is stable-baselines3's default.
+EPSILONS: Mapping[str, Sequence[str]] = {
+    "constant": ("agents.exploration_fraction=0",),
+    "phase": ("agents.exploration_annealing=phase", "agents.exploration_fraction=0.1"),
+    "budget": ("agents.exploration_annealing=budget", "agents.exploration_fraction=0.1"),
+}
 IMPROVEMENTS: Mapping[str, Sequence[str]] = {
     "adam": ("agents.improvement_optimiser=adam", "agents.improvement_learning_rate=1e-3"),
     "sgd": ("agents.improvement_optimiser=sgd", "agents.improvement_learning_rate=1e-2"),
@@ -47,19 +50,8 @@ def readings(experiment: str) -> Iterator[tuple[str, Sequence[str]]]:
             (
                 *OPTIMISERS[optimiser],
                 *WARM_UPS[warm_up],
-                *_epsilon(epsilon, SHARES[experiment]),
+                *EPSILONS[epsilon],
                 *IMPROVEMENTS[improvement],
                 "evaluation.moments=both",
             ),
         )
-
-
-def _epsilon(name: str, share: float) -> Sequence[str]:
-    """Return the settings of a schedule, in a run to this share of the budget."""
-    if name == "constant":
-        return ("agents.exploration_fraction=0",)
-    fraction = EXPLORATION_FRACTION if name == "phase" else EXPLORATION_FRACTION / share
-    return (
-        f"agents.exploration_annealing={name}",
-        f"agents.exploration_fraction={fraction:.6g}",
-    )

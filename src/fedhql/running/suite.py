@@ -27,8 +27,8 @@ SEEDS = (0, 1, 2, 3, 4)
 # Each run changes one choice that the paper leaves open, and keeps the rest of the preset.
 ABLATIONS: dict[str, Sequence[str]] = {
     "as-chosen": (),
-    # At a tenth of the budget, a fraction up to 0.25 would end before learning starts.
-    "annealed-epsilon": ("agents.exploration_fraction=0.5",),
+    # A fraction up to 0.025 would end before learning starts.
+    "annealed-epsilon": ("agents.exploration_fraction=0.05",),
     "improvement-1e-4": ("agents.improvement_learning_rate=1e-4",),
     "improvement-3e-3": ("agents.improvement_learning_rate=3e-3",),
     "improvement-1e-2": ("agents.improvement_learning_rate=1e-2",),
@@ -147,12 +147,27 @@ def plan_suite(
         whole = read_settings(preset_text(preset)).budget.env_steps_per_agent
         share = budget_fraction * SUITES[name].shares.get(preset, 1.0)
         budget = f"budget.env_steps_per_agent={round(share * whole)}"
-        settings = read_settings(preset_text(preset), [budget, *changed, *overrides])
+        wished = [budget, *changed, *overrides]
+        slower = _annealed_as_slowly(read_settings(preset_text(preset), wished), share)
+        settings = read_settings(preset_text(preset), [*wished, *slower])
         wanted, chosen = arms or SUITES[name].arms, seeds or SUITES[name].seeds
         named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once
         directory = RunDirectory(out / run)
         runs.append(SuiteRun(settings, directory, list(named), list(dict.fromkeys(chosen))))
     return runs
+
+
+def _annealed_as_slowly(settings: ExperimentSettings, share: float) -> list[str]:
+    """Return what lets ε fall over a share of the whole budget in a run that is a part of it.
+
+    So a short run is the beginning of a whole one, unless it ends while ε still falls.
+    """
+    return [
+        f"agents.{number}.exploration_fraction={min(1.0, fraction / share):.6g}"
+        for number, agent in enumerate(settings.agents, start=1)
+        if agent.options.get("exploration_annealing") == "budget"
+        and (fraction := agent.options["exploration_fraction"])
+    ]
 
 
 def run_suite(

@@ -14,7 +14,7 @@ from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
 # One set of choices for both tasks and any N; docs/plus.md has the search behind all of them
-# together. The server's alone have not been searched yet.
+# together. The server's alone, with agents of the paper, have not been searched yet.
 SERVER_CHOICES = (
     "federation.rule=bellman-weighted",
     "federation.broadcast=all-actions",
@@ -22,6 +22,8 @@ SERVER_CHOICES = (
     "federation.learning_rate=1.0",
 )
 AGENT_CHOICES = (
+    "agents.optimizer=adam",
+    "agents.warm_up=uniform",
     "agents.improvement_learning_rate=3e-4",
     "agents.improvement_value_unit=100.0",
     "agents.improvement_revives_units=true",
