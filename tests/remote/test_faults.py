@@ -638,7 +638,4 @@ def test_a_hello_that_grows_when_it_is_unpacked_leaves_no_traceback(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(run())
-    # On a loaded machine gRPC may log an error of its own when both sides end the call at once.
-    ours = [record for record in caplog.records if record.name.startswith("fedhql")]
-    assert ours
-    assert not any(record.exc_info for record in ours)
+    assert not any(record.exc_info for record in caplog.records)

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +68,15 @@ def _set_status(context: Any, goodbye: Goodbye) -> None:
     """End the stream with the gRPC status that fits a Goodbye."""
     context.set_code(status_of(goodbye))
     context.set_details(goodbye.detail)
+
+
+def _call_is_over() -> asyncio.CancelledError:
+    """Return what a handler raises after a failed write, so that gRPC sends no status.
+
+    A handler that returns makes gRPC send one. On a call that is over, that fails and is logged as
+    an error with a traceback.
+    """
+    return asyncio.CancelledError("the call is over")
 
 
 class Listener:
@@ -156,10 +164,11 @@ class Listener:
             who = f"{name} at {address}" if name else address
             cause = error.goodbye.cause
             self._roster.log.refused(who, str(error), cause, logged=error.logged)
-            # The peer may have gone, or may not read. Then the Goodbye is lost, which is harmless.
-            with suppress(TimeoutError, *BROKEN):
+            try:
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await context.write(FromServer(goodbye=error.goodbye).SerializeToString())
+            except (TimeoutError, *BROKEN) as lost:  # the peer has gone, or does not read
+                raise _call_is_over() from lost
             _set_status(context, error.goodbye)
             return
         except asyncio.CancelledError:  # gRPC cancels this call when the peer disconnects
@@ -185,10 +194,11 @@ class Listener:
         except TimeoutError:
             why = "it does not read the messages sent to it"
             self._roster.tell(f"{session.name} is disconnected: {why}", level="warning")
-        except BROKEN:
+        except BROKEN as error:
             why = f"the connection broke while a message of {len(message or b''):,} bytes went out"
             if len(message or b"") > session.peer.receive_bytes:
                 why += f"; it accepts {session.peer.receive_bytes:,}"
+            raise _call_is_over() from error
         finally:
             reading.cancel()
             del self._connections[session]
