@@ -315,3 +315,12 @@ def test_the_status_of_what_is_no_journal(tmp_path: Path) -> None:
     assert "is not the home of a federation" in refused("status", ".", cwd=tmp_path)
     (tmp_path / "journal.sqlite").touch()
     assert "is not the journal of a federation" in refused("status", ".", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", [("report",), ("export", "--out", "policy")])
+def test_what_a_servers_home_has_instead_of_a_run(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "fed").mkdir()
+    (tmp_path / "fed" / "journal.sqlite").touch()
+    told = refused(*command, "fed", cwd=tmp_path)
+    assert "fed is the home of a server, not a run" in told
+    assert "See fedhql status fed, and the files evaluations.csv and federation.csv there" in told

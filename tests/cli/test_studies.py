@@ -200,7 +200,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
         (["suite", "cartpole-n5", "--out", "new", "--engine", "fast"], "--engine fast: allowed: "),
         (["report", "first", "--level", "2"], "--level 2: allowed: between 0 and 1, as in 0.95"),
         (["compare", "first", "first", "--level", "0"], "--level 0: allowed: between 0 and 1"),
-        (["report", "new"], "new holds no run of fedhql, nor a suite of runs"),
+        (["report", "new"], "new holds no run of fedhql (no manifest.json)"),
         (["report", "first/figures"], "first/figures holds no run of fedhql"),
         (["report", "experiment.toml"], "experiment.toml holds no run of fedhql"),
         (["report", "readings.csv"], "readings.csv does not exist"),

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fedhql.errors import SettingsError
 from fedhql.remote.server.status import SHOW_WAIT_SECONDS, printable
+from fedhql.storage.run_directory import SERVER_JOURNAL
 
 EVENTS = 10  # how many of the newest events are shown
 COUNTS = (  # of members; shown if they are not 0
@@ -41,7 +42,7 @@ def status(
     """Show a federation's members, budgets and recent events."""
     console = Console()
     if Path(where).is_dir():
-        _print_journal(console, Path(where) / "journal.sqlite")
+        _print_journal(console, Path(where) / SERVER_JOURNAL)
         return
     url = (where if "//" in where else f"http://{where}").rstrip("/") + "/status.json"
     try:

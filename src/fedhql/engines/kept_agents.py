@@ -154,8 +154,7 @@ def kept_agents(
     RunDirectoryError if there is no such finished cell.
     """
     directory = RunDirectory(run)
-    if not directory.is_run():
-        raise RunDirectoryError(f"{run} holds no run of fedhql (no {directory.manifest.name})")
+    directory.require_run()
     if state not in STATES:
         raise SettingsError(f"--state {state}: allowed: {', '.join(STATES)}")
     settings = read_settings_file(directory.settings)

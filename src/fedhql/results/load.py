@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhql.errors import RunDirectoryError
 from fedhql.results.archive import CURVES, read_archive
 from fedhql.results.curves import Floats, Run, agent_names, run_of_rows
 from fedhql.storage.records import EvaluationRow, read_rows
@@ -20,8 +19,7 @@ from fedhql.storage.run_directory import RunDirectory
 def load_run(path: Path | str) -> Run:
     path = Path(path)
     directory = RunDirectory(path)
-    if not directory.is_run():
-        raise RunDirectoryError(f"{path} holds no run of fedhql (no {directory.manifest.name})")
+    directory.require_run()
     settings = tomllib.loads(directory.settings.read_text())
     manifest = directory.read_manifest()
     if (path / CURVES).exists():
@@ -64,13 +62,13 @@ def load_runs(*paths: Path) -> list[Run]:
 
 
 def _homes(path: Path) -> list[Path]:
-    if RunDirectory(path).is_run():
-        return [path]
+    directory = RunDirectory(path)
     inside = sorted(path.iterdir(), key=_by_number) if path.is_dir() else []
     homes = [each for each in inside if RunDirectory(each).is_run()]
-    if not homes:
-        raise RunDirectoryError(f"{path} holds no run of fedhql, nor a suite of runs")
-    return homes
+    if homes and not directory.is_run():
+        return homes
+    directory.require_run()
+    return [path]
 
 
 def _by_number(path: Path) -> list[tuple[str, int]]:

@@ -17,8 +17,9 @@ from fedhql.remote.wire_pb2 import Task
 from fedhql.settings.experiment import differing_keys, parse
 from fedhql.settings.served import ServedSettings
 from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import SERVER_JOURNAL
 
-JOURNAL, SETTINGS = "journal.sqlite", "settings.toml"
+SETTINGS = "settings.toml"
 BYTES_OF_AN_ACTION, BYTES_OF_A_TARGET = 8, 4
 MASKED_BYTES = 16  # per value: the value and its square
 ROOM_BYTES = 1024  # for names, numbers and shapes
@@ -40,7 +41,7 @@ def open_home(home: Path, settings: ServedSettings) -> tuple[Journal, str]:
                 f"{home} holds another federation: {differing[0]}; use another --home"
             )
     write_atomically(kept, settings.as_toml())
-    journal = Journal(home / JOURNAL)
+    journal = Journal(home / SERVER_JOURNAL)
     federation = journal.fact("federation")
     if federation is None:
         federation = uuid.uuid4().hex

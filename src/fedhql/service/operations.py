@@ -11,10 +11,11 @@ from fedhql.errors import FedHQLError, SettingsError
 from fedhql.remote.server.journal import Journal
 from fedhql.remote.server.roster import Roster
 from fedhql.remote.wire_pb2 import Task
-from fedhql.service.home import JOURNAL, SETTINGS, message_sizes
+from fedhql.service.home import SETTINGS, message_sizes
 from fedhql.settings.experiment import differing_keys
 from fedhql.settings.served import ServedSettings
 from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import SERVER_JOURNAL
 
 log = logging.getLogger(__name__)
 RELEASE = "release"  # a folder in the home: a file there names a member to release
@@ -24,13 +25,13 @@ NEED_A_RESTART = ("mode", "most_message_bytes", "keepalive_seconds")
 
 def ask_to_release(home: Path, name: str) -> None:
     """Ask the server to release a member. Raise SettingsError if it is not in quarantine."""
-    if not (home / JOURNAL).exists():
-        raise SettingsError(f"{home} is not the home of a federation: it has no {JOURNAL}")
+    if not (home / SERVER_JOURNAL).exists():
+        raise SettingsError(f"{home} is not the home of a federation: it has no {SERVER_JOURNAL}")
     try:
-        with closing(Journal(home / JOURNAL, read_only=True)) as journal:
+        with closing(Journal(home / SERVER_JOURNAL, read_only=True)) as journal:
             quarantined = [m.name for m in journal.members().values() if m.quarantined]
     except sqlite3.DatabaseError as error:
-        why = f"{home / JOURNAL} is not the journal of a federation ({error})"
+        why = f"{home / SERVER_JOURNAL} is not the journal of a federation ({error})"
         raise SettingsError(why) from error
     if name not in quarantined:
         who = f"only {', '.join(quarantined)}" if quarantined else "nobody"

@@ -23,6 +23,7 @@ from fedhql.storage.arm_names import order
 from fedhql.storage.files import locked, write_atomically
 from fedhql.storage.records import EvaluationRow, FederationRow, header
 
+SERVER_JOURNAL = "journal.sqlite"  # in a server's home, which is not a run directory
 # Their versions can change a result, or what machines send to each other.
 PACKAGES = (
     "fedhql",
@@ -98,6 +99,18 @@ class RunDirectory:
 
     def is_run(self) -> bool:
         return self.manifest.exists()
+
+    def require_run(self) -> None:
+        """Raise RunDirectoryError if the directory holds no run."""
+        if self.is_run():
+            return
+        if (self.path / SERVER_JOURNAL).exists():
+            raise RunDirectoryError(
+                f"{self.path} is the home of a server, not a run: its members keep the agents, and "
+                f"it has no arm to compare with. See fedhql status {self.path}, and the files "
+                f"{self.evaluations.name} and {self.federation.name} there"
+            )
+        raise RunDirectoryError(f"{self.path} holds no run of fedhql (no {self.manifest.name})")
 
     def require_unused(self) -> None:
         """Raise RunDirectoryError if the directory holds a run or files of somebody else."""
