@@ -119,7 +119,7 @@ def load_policy(kind: str, directory: Path, space: Space[Any]) -> PolicyFunction
     module = _module(kind)
     try:
         return module.load_policy(directory, space)
-    except (AttributeError, OSError, TypeError) as error:  # what a framework makes of other files
+    except OSError as error:
         raise AgentRefused(
             f"{directory} holds no policy of an agent of kind {kind!r}: {error}"
         ) from error

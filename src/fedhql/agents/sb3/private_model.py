@@ -107,6 +107,16 @@ class PrivateModel(Generic[Algorithm]):
         return figures
 
 
+def load_model(algorithm: type[Algorithm], directory: Path) -> Algorithm:
+    """Return an exported model. Raise AgentRefused if another algorithm has written it."""
+    try:
+        return algorithm.load(directory / "model.zip", device="cpu")
+    except (AttributeError, TypeError) as error:  # of stable-baselines3
+        raise AgentRefused(
+            f"{directory} holds no model of stable-baselines3's {algorithm.__name__}: {error}"
+        ) from error
+
+
 def network_and_optimiser(settings: Sb3DqnSettings | RolloutSettings) -> dict[str, Any]:
     """Return the network and the optimiser of the settings as SB3's `policy_kwargs`."""
     return {

@@ -15,6 +15,7 @@ from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS
 from fedhql.agents.exploration import annealed_epsilon, annealing_of
 from fedhql.agents.sb3.private_model import (
     PrivateModel,
+    load_model,
     network_and_optimiser,
     restore_networks,
     save_networks,
@@ -249,7 +250,7 @@ class ReplayAgent:
 
 def load_replay_policy(algorithm: ReplayAlgorithm, directory: Path) -> PolicyFunction:
     """Return the policy of an exported agent."""
-    model = algorithm.model.load(directory / "model.zip", device="cpu")
+    model = load_model(algorithm.model, directory)
     online = getattr(model, algorithm.online)
 
     def q_values(states: States) -> Values:

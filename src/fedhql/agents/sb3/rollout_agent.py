@@ -13,6 +13,7 @@ from fedhql.agents.sb3.carried_rollout import CarriedRollout
 from fedhql.agents.sb3.policy_step import PolicyStep
 from fedhql.agents.sb3.private_model import (
     PrivateModel,
+    load_model,
     network_and_optimiser,
     restore_networks,
     save_networks,
@@ -181,7 +182,7 @@ class RolloutAgent:
 
 def load_rollout_policy(algorithm: RolloutAlgorithm, directory: Path) -> PolicyFunction:
     """Return the policy of an exported agent."""
-    policy = algorithm.model.load(directory / "model.zip", device="cpu").policy
+    policy = load_model(algorithm.model, directory).policy
     head = load_advantage_network(directory / Q_HEAD)
 
     def answer(states: States) -> GreedyAnswer:
