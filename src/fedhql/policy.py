@@ -46,6 +46,12 @@ class Policy:
     agents: Sequence[PolicyFunction]
     centre: Centre | None = None  # None: there is one agent
 
+    def __repr__(self) -> str:
+        count = len(self.agents)
+        return (
+            "Policy(one agent)" if self.centre is None else f"Policy(consensus of {count} agents)"
+        )
+
     def q_values(self, states: States) -> Values:
         """Return the value of every action at each state: (B, *obs) -> (B, A)."""
         return self.answer(states).values

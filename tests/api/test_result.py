@@ -89,7 +89,7 @@ def test_report_writes_the_page(result: fedhql.Result, tmp_path: Path, name: str
     page = result.report(tmp_path / name)
     assert page == tmp_path / "page.html"
     assert "FedHQL, λ = 1" in page.read_text()
-    assert (tmp_path / "page.md").exists()
+    assert (tmp_path / "page.md").read_text().startswith("# FedHQL: run\n")
 
 
 @pytest.mark.parametrize("level", [0, 1, 3])
@@ -104,7 +104,9 @@ def test_a_report_at_no_level_is_refused(
 def test_policies_act(result: fedhql.Result, agent: str) -> None:
     states = np.arange(STATES)
     best, last = result.policy(agent), result.policy(agent, arm="independent", seed=1, state="last")
+    whose = "consensus of 3 agents" if agent == "consensus" else "one agent"
     for policy in (best, last):
+        assert repr(policy) == f"Policy({whose})"
         values = policy.q_values(states)
         assert values.shape == (STATES, ACTIONS)
         np.testing.assert_array_equal(policy.act(states), values.argmax(axis=1))

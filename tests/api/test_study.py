@@ -194,7 +194,7 @@ def test_a_script_without_a_guard_runs_its_study_once(tmp_path: Path) -> None:
         ({"on": "moon"}, "--on moon: allowed: local, ray"),
         ({"jobs": -1}, "--jobs -1: allowed: a whole number"),
         ({"jobs": 0, "on": "ray"}, "--jobs 0: allowed with --on ray: a whole number > 0"),
-        ({"out": "memory://run"}, "files in memory are lost when the process ends"),
+        ({"out": "memory://run"}, "^memory://run: files in memory are lost when the process ends"),
         ({"resume": True}, "give its directory as out"),
         ({"progress": "much"}, "progress = 'much': allowed"),
     ],

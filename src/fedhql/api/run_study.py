@@ -114,7 +114,7 @@ def require_lasting(out: str) -> None:
     """Raise SettingsError if results in `out` would be gone when this process ends."""
     if "memory://" in out:
         raise SettingsError(
-            f"--out {out}: files in memory are lost when the process ends; allowed: a directory, "
+            f"{out}: files in memory are lost when the process ends; allowed: a directory, "
             "or a URL of a store such as s3://bucket/run"
         )
 
@@ -127,7 +127,7 @@ def _home(out: str | Path | None, resume: bool) -> Iterator[str]:
             raise SettingsError("resume=True continues the run in `out`; give its directory as out")
         temporary = tempfile.mkdtemp(prefix="fedhql-")
         try:
-            yield str(Path(temporary) / "study")  # the name of the run, in its report
+            yield str(Path(temporary) / "run")  # the name of the run, in its report
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

@@ -66,9 +66,11 @@ def issue(
     )
     certificate, key = home / f"{name}.crt", home / f"{name}.key"
     typer.echo(f"wrote {certificate} and {key}, valid until {made.valid_until:%Y-%m-%d}")
-    typer.echo(
-        f"next: send {home / 'ca.crt'}, {certificate} and {key} to {name} over a safe channel"
-    )
+    files = f"{home / 'ca.crt'}, {certificate} and {key}"
+    if made.is_servers:
+        typer.echo(f"next: fedhql serve reads {files}; on another machine it needs copies of them")
+    else:
+        typer.echo(f"next: send {files} to {name} over a safe channel")
 
 
 @app.command()

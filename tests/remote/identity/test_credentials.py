@@ -586,13 +586,15 @@ def test_the_commands_print_what_they_wrote_and_what_comes_next(tmp_path: Path) 
     home = tmp_path / "my certs"
     at = ("--home", home)
     assert f"next: fedhql certs issue server --host HOST --home '{home}'" in succeed("init", *at)
-    succeed("issue", "server", "--host", "localhost", "--host", "127.0.0.1", *at)
+    output = succeed("issue", "server", "--host", "localhost", "--host", "127.0.0.1", *at)
+    servers = f"fedhql serve reads {home}/ca.crt, {home}/server.crt and {home}/server.key;"
+    assert servers in output
     output = succeed("issue", "alice", "--days", 30, *at)
     assert f"send {home}/ca.crt, {home}/alice.crt and {home}/alice.key to alice" in output
     output = succeed("revoke", "alice", *at)
     assert f"wrote {home}/revoked.crl; newly revoked certificates of alice: 1" in output
     assert "nothing to do" in succeed("revoke", "alice", *at)
-    succeed("issue", "server", "--renew", *at)
+    assert servers in succeed("issue", "server", "--renew", *at)
     hosts = certificate(home, "server").extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )

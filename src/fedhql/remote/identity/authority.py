@@ -48,6 +48,7 @@ class Issued:
     serial: int
     valid_until: datetime
     revoked: bool
+    is_servers: bool  # it has host names
 
 
 def create_authority(home: Path, *, days: int, now: datetime) -> None:
@@ -117,7 +118,7 @@ def issue(
         _write_key(home, name, key)
         _keep(home, certificate)  # before anybody can use it, so that it can be revoked
         _write_certificate(path, certificate)
-    return Issued(name, certificate.serial_number, certificate.not_valid_after_utc, revoked=False)
+    return _issued(name, certificate, revoked=False)
 
 
 def revoke(home: Path, name: str, *, now: datetime) -> int:
@@ -169,7 +170,7 @@ def issued(home: Path) -> tuple[list[Issued], list[str]]:
             unusable.append(str(error))
             continue
         serial = found.serial_number
-        made[serial] = Issued(name, serial, found.not_valid_after_utc, serial in revoked)
+        made[serial] = _issued(name, found, revoked=serial in revoked)
     return sorted(made.values(), key=lambda one: (one.name, one.valid_until)), unusable
 
 
@@ -254,6 +255,11 @@ def _host(host: str) -> x509.GeneralName:
         raise CredentialsError(
             f"host {host!r}: allowed: a DNS name or an IP address, without a port"
         ) from error
+
+
+def _issued(name: str, certificate: x509.Certificate, *, revoked: bool) -> Issued:
+    serial, valid_until = certificate.serial_number, certificate.not_valid_after_utc
+    return Issued(name, serial, valid_until, revoked, is_servers=bool(_hosts_of(certificate)))
 
 
 def _hosts_of(certificate: x509.Certificate) -> list[x509.GeneralName]:
