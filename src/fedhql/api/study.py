@@ -43,14 +43,14 @@ def federate(
     Agents are a list, or a dict by name. Live objects are federated as they are, in this process,
     and have learned when the call returns. See `study` for everything else.
     """
-    if _index(seed) < 0:
+    if (index := _index(seed)) < 0:
         raise SettingsError(f"seed = {seed!r}: allowed: a whole number >= 0")
     given = given_agents(agents)
     return run_study(
         _settings(given, env, budget, experiment, settings),
         given,
         arms=[FEDHQL],
-        seeds=_seeds([seed]),
+        seeds=[index],
         options=RunOptions(engine=engine, jobs=jobs, resume=resume, tensorboard=tensorboard),
         out=out,
         progress=progress,
