@@ -47,7 +47,7 @@ def test_a_folder_of_runs_is_a_suite(tmp_path: Path) -> None:
     assert [run.name for run in load_runs(tmp_path)] == ["a", "b"]
     assert [run.name for run in load_runs(tmp_path / "b")] == ["b"]
     assert [run.name for run in load_runs(tmp_path / "b", tmp_path)] == ["b", "a"]
-    with pytest.raises(RunDirectoryError, match="nor a suite"):
+    with pytest.raises(RunDirectoryError, match="holds no run of fedhql"):
         load_runs(tmp_path / "figures")
 
 
