@@ -5,6 +5,7 @@ from fedhql.results.curves import Arms, Run
 from fedhql.results.objectives import (
     FRACTIONS,
     Efficiency,
+    Estimate,
     Welfare,
     sample_efficiency,
     share_that_needs_less,
@@ -166,3 +167,12 @@ def test_nothing_to_compare_with() -> None:
     assert efficiency({"fedhql": {2: curve([10], [1], [1])}}) == []
     alone = run_of({"fedhql": {0: curve([10], [1])}})
     assert sample_efficiency(alone, "fedhql", server_share=True) == []
+
+
+def test_the_interval_of_a_share_ends_at_0_and_1() -> None:
+    cut = Estimate.of([0.0, 1.0, 1.0]).as_share()
+    assert (cut.low, cut.high) == (0, 1)
+    assert str(cut) == "0.667 [0, 1]"
+    inside = Estimate.of([0.5, 0.6, 0.55])
+    assert inside.as_share() == inside
+    assert str(Estimate.of([0.5]).as_share()) == "0.5 [1 seed]"

@@ -121,3 +121,9 @@ def test_a_quantity_on_the_edge_is_rarely_decided() -> None:
     )
     # Inside, the far end may also fail: at most 5 %. Four standard errors, once in 16,000.
     assert 0.02 < decided <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / trials)
+
+
+def test_only_the_interval_of_a_share_is_cut() -> None:
+    values_S = np.array([0.0, 1.0, 1.0])
+    assert str(Range(0.5, np.inf, unit=1).estimate(values_S)) == "0.667 [0, 1]"
+    assert str(Range(0.5, np.inf, unit=500).estimate(values_S)) == "0.667 [-0.768, 2.1]"

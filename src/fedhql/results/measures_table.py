@@ -70,17 +70,14 @@ def _measures(run: Run, arm: str, level: float) -> list[str]:
     measured = [
         run.measures[cell] for seed in run.arms[arm] if (cell := Cell(arm, seed)) in run.measures
     ]
-    by_seed = (
-        [float(of.start_values_N.mean()) for of in measured],
-        [float(of.discounted_N.mean()) for of in measured],
-        # An agent without ReLU units has none that could be silent.
-        [
-            float(np.nanmean(of.silent_units_N))
-            for of in measured
-            if not _has_none(of.silent_units_N)
-        ],
-    )
-    return [_text(values, level) for values in by_seed]
+    # An agent without ReLU units has none that could be silent.
+    silent = [of.silent_units_N for of in measured if not _has_none(of.silent_units_N)]
+    silent_S = [float(np.nanmean(of_N)) for of_N in silent]
+    return [
+        _text([float(of.start_values_N.mean()) for of in measured], level),
+        _text([float(of.discounted_N.mean()) for of in measured], level),
+        str(Estimate.of(silent_S, level).as_share()) if silent_S else "-",
+    ]
 
 
 def _text(values: Sequence[float], level: float) -> str:

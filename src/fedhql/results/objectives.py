@@ -32,6 +32,12 @@ class Estimate:
     def of(cls, values_S: Sequence[float] | Floats, level: float = LEVEL) -> "Estimate":
         return cls(float(np.mean(values_S)), *t_interval(values_S, level))
 
+    def as_share(self) -> "Estimate":
+        """Return the estimate of a share: its interval ends at 0 and 1. One seed has none."""
+        if not np.isfinite(self.low):
+            return self
+        return replace(self, low=max(self.low, 0.0), high=min(self.high, 1.0))
+
     def __str__(self) -> str:
         if not np.isfinite(self.low):
             return f"{self.mean:{digits_of(abs(self.mean))}} [1 seed]"

@@ -150,5 +150,5 @@ def each_agents_probability(held: Held) -> str:
         for row in own
         for p in [row.probability_of_less()]
     ]
-    with_share = Estimate.of(share_that_needs_less(whole))
+    with_share = Estimate.of(share_that_needs_less(whole)).as_share()
     return f"with the server's share: {with_share}; probability of each: {', '.join(told)}"

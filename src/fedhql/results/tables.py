@@ -260,8 +260,9 @@ def _unattacked(run: Run) -> list[str]:
 
 
 def _share(estimate: Estimate) -> str:
-    low, high = max(estimate.low, 0.0), min(estimate.high, 1.0)
-    return f"{estimate.mean:.2f} [{low:.2f}, {high:.2f}]"
+    share = estimate.as_share()
+    interval = f"{share.low:.2f}, {share.high:.2f}" if np.isfinite(share.low) else "1 seed"
+    return f"{share.mean:.2f} [{interval}]"
 
 
 def agents_table(run: Run) -> Table:

@@ -27,6 +27,11 @@ class Range:
             f"below {self.below:g}" if np.isinf(self.above) else f"{self.above:g} to {self.below:g}"
         )
 
+    def estimate(self, values_S: Floats) -> Estimate:
+        """Return the mean over seeds with its interval, cut to 0 to 1 for shares (unit 1)."""
+        found = Estimate.of(values_S)
+        return found.as_share() if self.unit == 1 else found
+
     def shortfall(self, value: float) -> float:
         return max(self.above - value, value - self.below, 0.0) / self.unit
 
@@ -70,7 +75,7 @@ class Verdict:
     @property
     def ours(self) -> str:
         found = self.evidence.quantities.items() if self.evidence else ()
-        told = [f"{name}: {Estimate.of(values_S)}" for name, values_S in found]
+        told = [f"{name}: {self.range.estimate(values_S)}" for name, values_S in found]
         return "; ".join([*told, *([self.detail] if self.detail else [])])
 
 
