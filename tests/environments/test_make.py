@@ -61,7 +61,7 @@ def test_actions_that_do_not_start_at_zero_are_shifted() -> None:
     [
         ("Pendulum-v1", "action by action.*Discrete"),
         ("CartPole-v99", "CartPole-v99"),
-        ("NoSuchThing-v0", "NoSuchThing"),
+        ("NoSuchThing-v0", "NoSuchThing.* write 'module:NoSuchThing-v0'.*jobs=0"),
         ("no_such_module:Thing-v0", "no_such_module"),
     ],
 )
@@ -74,3 +74,8 @@ def test_a_wrong_id_is_refused_with_a_reason(env_id: str, reason: str) -> None:
 def test_an_unknown_option_is_refused_with_a_reason() -> None:
     with pytest.raises(EnvironmentRefused, match="colour"):
         make_environment("CartPole-v1", {"colour": "red"})
+
+
+def test_a_module_that_registers_something_else_is_not_advised_again() -> None:
+    with pytest.raises(EnvironmentRefused, match=r"`NoSuchThing` doesn't exist\.$"):
+        make_environment("gymnasium:NoSuchThing-v0")
