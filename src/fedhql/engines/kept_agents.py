@@ -121,8 +121,9 @@ class KeptAgents:
         home = self._home(name)
         if not is_network(home):
             raise AgentRefused(
-                f"{self._described(name)} cannot be asked without its own framework; allowed: "
-                f"agents whose export writes {NETWORK} and {PARAMETERS}, as 'dqn' and 'tabular' do"
+                f"{self._described(name)} needs its own class or framework to act; allowed: agents "
+                f"whose export(directory) writes {NETWORK} and {PARAMETERS}, as 'dqn' and "
+                "'tabular' do. fedhql play shows the others, too"
             )
         return home
 
