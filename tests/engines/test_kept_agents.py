@@ -206,7 +206,9 @@ def test_an_agent_without_a_network_cannot_be_exported_but_asked(tmp_path: Path)
     own = "".join(f'[[agents]]\nkind = "{__name__}:{name}"\n' for name in ("Savable", "Loner"))
     finished_run(tmp_path / "run", "fedhql", text=RANDOM_MDP + TABULAR + own)
     agents = kept_agents(tmp_path / "run", None, None, "last")
-    with pytest.raises(AgentRefused, match=r"agent2 .* needs its own class or framework to act; allowed"):
+    with pytest.raises(
+        AgentRefused, match=r"agent2 .* needs its own class or framework to act; allowed"
+    ):
         agents.export(CONSENSUS, tmp_path / "policy")
     with pytest.raises(AgentRefused, match=r"agent3 .* kept no last state"):
         agents.export("agent3", tmp_path / "policy")
