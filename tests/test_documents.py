@@ -1,6 +1,7 @@
 """The documents: every page is in the site, links lead somewhere, and examples run.
 
-A console or Python block is run, page by page in one folder, in its order. Marks before a block:
+A console or Python block is run, page by page in one folder, in its order. The Python blocks of a
+page are one script, with smaller budgets and phases. Marks before a block:
 
     <!-- not run: REASON -->   its commands are only parsed
     <!-- terminal N -->        it runs beside the blocks that follow, until one has no such mark
@@ -41,7 +42,7 @@ BLOCK = re.compile(
 )
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 PORTS = ("7443", "8080")
-ONE_SCRIPT = DOCS / "python.md"  # whose blocks tests/api/test_python_page.py runs together
+SMALLER = {r"budget=[\d_]+": "budget=700", "1_000": "300"}  # in Python blocks
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,20 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def steps(page: Path) -> list[Block]:
+    """Return the blocks of a page, with those of Python that are run as one, where the first is."""
+    found = blocks(page)
+    parts = [each for each in found if each.language == "python" and each.is_run and not each.title]
+    if not parts:
+        return found
+    script = "\n".join(part.text for part in parts)
+    for pattern, instead in SMALLER.items():
+        script = re.sub(pattern, instead, script)
+    first = found.index(parts[0])
+    rest = [each for each in found[first:] if each not in parts]
+    return [*found[:first], Block("python", script), *rest]
+
+
 def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
@@ -70,11 +85,7 @@ def named(page: Path) -> str:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    [
-        page
-        for page in DOCUMENTS
-        if page != ONE_SCRIPT and any(each.is_run for each in blocks(page))
-    ],
+    [page for page in DOCUMENTS if any(each.is_run for each in blocks(page))],
     ids=named,
 )
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
@@ -83,7 +94,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PATH": path, "NO_COLOR": "1"}
     beside: list[subprocess.Popen[bytes]] = []
     try:
-        for block in blocks(page):
+        for block in steps(page):
             text = re.sub("|".join(PORTS), lambda match: ports[match.group()], block.text)
             if block.title:
                 (tmp_path / block.title).write_text(text)
