@@ -27,7 +27,16 @@ from gymnasium import spaces
 
 from examples.hospitals.clinic import always, javascript_policy, treat
 from examples.hospitals.hiv import DECISIONS
-from examples.remote.run import FEDHQL, Failed, Party, ending, fedhql, hand_out_certificates, told
+from examples.remote.run import (
+    FEDHQL,
+    Failed,
+    Party,
+    ending,
+    fedhql,
+    hand_out_certificates,
+    told,
+    wait_for_the_end,
+)
 from fedhql.acting import PolicyFunction
 from fedhql.agents.kinds import load_policy
 from fedhql.storage.files import write_atomically
@@ -170,17 +179,13 @@ def federate(
     running = record_processes(home, parties, {})
     print(f"status page: {page}")
     print("processes:", ", ".join(f"{name} {process}" for name, process in running.items()))
-    rounds, shown = home / "server" / "federation" / "federation.csv", 0
-    while server.process.poll() != 0:
-        time.sleep(0.2)
-        shown = show_rounds(rounds, shown)
-        for party in parties:
-            party.keep_alive()
+
+    def show(shown: int) -> int:
+        nonlocal running
         running = record_processes(home, parties, running)
-    show_rounds(rounds, shown)
-    for party in parties:  # the server has told them, and they save what they have learned
-        if party.process.wait(60) != 0:
-            party.keep_alive()
+        return show_rounds(home / "server" / "federation" / "federation.csv", shown)
+
+    wait_for_the_end(server, parties, show)
 
 
 def record_processes(

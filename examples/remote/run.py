@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -134,13 +134,22 @@ def federate(home: Path, budget: int | None, parties: list[Party]) -> None:
     print(f"status page: {page}")
     print("processes:", ", ".join(f"{party.name} {party.process.pid}" for party in parties))
     print("mean return of each member's greedy policy, by evaluation:", flush=True)
-    evaluations, shown = home / "server" / "federation" / "evaluations.csv", 0
+    evaluations = home / "server" / "federation" / "evaluations.csv"
+    wait_for_the_end(server, parties, partial(show_returns, evaluations))
+
+
+def wait_for_the_end(server: Party, parties: Sequence[Party], show: Callable[[int], int]) -> None:
+    """Wait until the server and the members have ended. Start again what is killed meanwhile.
+
+    `show` gets how many lines it has printed, prints those that are new, and returns the number.
+    """
+    shown = 0
     while server.process.poll() != 0:
         time.sleep(0.2)
-        shown = show_returns(evaluations, shown)
         for party in parties:
             party.keep_alive()
-    show_returns(evaluations, shown)
+        shown = show(shown)
+    show(shown)
     for party in parties:  # the server has told them, and they save what they have learned
         if party.process.wait(60) != 0:
             party.keep_alive()
@@ -191,18 +200,19 @@ def fedhql(*arguments: object) -> str:
 
 
 def mean_returns(evaluations: Path) -> dict[str, list[float]]:
-    returns = defaultdict(list)
+    """Return those of each member, then of the consensus policy, whoever was evaluated first."""
+    returns: dict[str, list[float]] = {name: [] for name in AGENTS}
     if evaluations.exists():
         with evaluations.open() as file:
             for row in csv.DictReader(file):
-                returns[row["agent"]].append(float(row["mean_return"]))
+                returns.setdefault(row["agent"], []).append(float(row["mean_return"]))
     return returns
 
 
 def show_returns(evaluations: Path, shown: int) -> int:
-    """Those that are new -> how many there are."""
+    """Print the evaluations that are new, and return how many there are."""
     returns = mean_returns(evaluations)
-    count = min((len(of_member) for of_member in returns.values()), default=0)
+    count = min(len(of_member) for of_member in returns.values())
     for n in range(shown, count):
         means = (f"{name} {of_member[n]:5.1f}" for name, of_member in returns.items())
         print(f"{n + 1:4}", *means, sep="   ", flush=True)
