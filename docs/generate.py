@@ -153,7 +153,9 @@ def _command(name: str, command: Any, level: int = 1) -> Iterator[str]:
             yield from _command(f"{name} {each}", inside[each], level + 1)
         return
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    options = [
+        each for each in command.params if each.param_type_name == "option" and not each.hidden
+    ]
     words = [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
     yield f"```text\n{' '.join([name, *words, '[OPTIONS]'])}\n```\n"
     rows = [_row(f"`{each.metavar}`", each) for each in arguments]

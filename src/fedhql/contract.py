@@ -65,7 +65,7 @@ class Exportable(Protocol):
 
 @runtime_checkable
 class Diagnosable(Protocol):
-    """Optional: figures for the agent's owner (TensorBoard); no server receives them."""
+    """Optional: figures for the agent's owner (--track); no server receives them."""
 
     def diagnostics(self) -> dict[str, float]: ...
 

@@ -238,7 +238,7 @@ def test_an_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
     [
         ("stable_baselines3", [], "sb3"),
         ("torch", [], "sb3"),
-        ("tensorboard", ["--tensorboard"], "tensorboard"),
+        ("tensorboard", ["--track", "tensorboard"], "tensorboard"),
         ("Box2D", ["--set", "environment.id=LunarLander-v3"], "box2d"),
     ],
 )

@@ -24,7 +24,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SB3 agents on CartPole at a small budget, both arms, two seeds, with TensorBoard."""
     home = tmp_path_factory.mktemp("cartpole")
     file = write_file(home, SB3.format(env_id="CartPole-v1", budget=900))
-    seeds = ("--seeds", "0,1", "--tensorboard", "--figures")
+    seeds = ("--seeds", "0,1", "--track", "tensorboard", "--figures")
     output = succeed("run", file, "--out", home / "run", *seeds)
     assert "agent3" in output
     assert str(home / "run") in output
@@ -79,7 +79,7 @@ def test_the_run_directory_holds_everything(cartpole: Path) -> None:
     assert manifest["seeds"] == [0, 1]
     assert {"fedhql", "gymnasium", "stable-baselines3", "torch"} <= set(manifest["versions"])
     (session,) = manifest["sessions"]
-    assert "--tensorboard" in session["command"]
+    assert "--track" in session["command"]
     assert session["wall_seconds"] == manifest["wall_seconds"] > 0
     assert session["versions"] == manifest["versions"]
     assert session["command"] == manifest["command"]
@@ -172,7 +172,7 @@ def test_version() -> None:
 
 def test_what_takes_long_to_load_waits_until_it_is_needed() -> None:
     """So that a mistake and --help are answered at once."""
-    slow = ["jax", "torch", "matplotlib", "plotly", "ray", "grpc", "tensorboard"]
+    slow = ["jax", "torch", "matplotlib", "plotly", "ray", "grpc", "tensorboard", "mlflow", "wandb"]
     code = f"import fedhql.cli.main, sys; print([name for name in {slow} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -125,7 +125,7 @@ def run(
         engine=engine,
         resume=resume,
         executor=executor,
-        tensorboard=False,
+        track=(),
         command=[],
         started=datetime.now(UTC),
         clock=time.monotonic,

@@ -38,7 +38,7 @@ def finished_run(home: Path, *arms: str, text: str = RANDOM_MDP + 3 * TABULAR) -
             directory,
             report=lambda progress: None,
             clock=lambda: 0.0,
-            tensorboard=False,
+            track=(),
         )
     return directory
 

@@ -60,7 +60,7 @@ def finish(
         directory.grids() / "0",
         report=report,
         clock=clock,
-        tensorboard=False,
+        track=(),
     )
     return home
 

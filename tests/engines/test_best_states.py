@@ -199,7 +199,7 @@ def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
         RunDirectory(tmp_path),
         report=lambda progress: None,
         clock=lambda: 0.0,
-        tensorboard=False,
+        track=(),
         state=None,
     )
     seen: set[int] = set()

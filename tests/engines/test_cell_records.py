@@ -29,7 +29,7 @@ def records(home: Path, state: dict[str, object] | None = None) -> CellRecords:
         RunDirectory(home),
         report=lambda progress: None,
         clock=lambda: 0.0,
-        tensorboard=False,
+        track=(),
         state=state,
     )
 

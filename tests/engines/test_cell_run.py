@@ -34,7 +34,7 @@ def finish(
         RunDirectory(home),
         report=reports.append,
         clock=lambda: 0.0,  # checkpoints take no time, so one is due after every round
-        tensorboard=False,
+        track=(),
         gather=gather,
     )
     return reports

@@ -37,7 +37,7 @@ GPU = DeviceFacts(is_cpu=False, memory_bytes=80 * 10**9, observation_size=4)
 def planned(home: Path) -> Work:
     """Return the one grid of the paper's CartPole with two cells on a GPU."""
     settings, directory = read_settings(preset_text("cartpole-n5")), RunDirectory(home)
-    recording = Recording(lambda: 0.0, tensorboard=False)
+    recording = Recording(lambda: 0.0, track=())
     (work,) = CompiledEngine().plan(
         settings, directory, CELLS, LocalExecutor(16), facts=GPU, recording=recording
     )

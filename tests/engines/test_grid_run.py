@@ -54,7 +54,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> Path:
             RunDirectory(home),
             report=lambda progress: None,
             clock=lambda: 0.0,
-            tensorboard=False,
+            track=(),
         )
     return home
 

@@ -46,7 +46,7 @@ def by_messages(
         RunDirectory(home),
         report=report,
         clock=lambda: 0.0,  # a checkpoint is due after every round
-        tensorboard=False,
+        track=(),
     )
 
 

@@ -66,7 +66,7 @@ def final_error(
         directory,
         report=lambda progress: None,
         clock=time.monotonic,
-        tensorboard=False,
+        track=(),
     )
     tables = [
         np.load(directory.agent(cell, name) / "last" / "parameters.npz")["weights0"]

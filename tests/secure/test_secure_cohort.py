@@ -87,7 +87,7 @@ def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
         RunDirectory(home),
         report=lambda progress: None,
         clock=time.monotonic,
-        tensorboard=False,
+        track=(),
     )
     of_cell = RunDirectory(home).cell(CELL)
     rounds = (of_cell / "federation.csv").read_text().splitlines()[1:]

@@ -29,7 +29,7 @@ from fedhql.settings.arms import require_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
 from fedhql.storage.run_directory import Cell, RunDirectory
-from fedhql.storage.tensorboard import require_tensorboard
+from fedhql.storage.tracking import require_trackers
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RunOptions:
     jobs: int | None = None
     resume: bool = False
     figures: bool = False
-    tensorboard: bool = False
+    track: Sequence[str] = ()
 
 
 def run_study(
@@ -61,8 +61,7 @@ def run_study(
     `more_arms` run besides, whatever `arms` are.
     """
     require_lasting(str(out))
-    if options.tensorboard:
-        require_tensorboard()
+    require_trackers(options.track)
     if options.engine != AUTO:
         engine_named(options.engine)  # raises if there is no such engine
     with (
@@ -91,7 +90,7 @@ def run_study(
                 engine=engine,
                 resume=options.resume,
                 executor=executor,
-                tensorboard=options.tensorboard,
+                track=options.track,
                 command=sys.argv,
                 started=datetime.now(UTC),
                 clock=time.monotonic,

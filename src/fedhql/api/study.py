@@ -35,7 +35,7 @@ def federate(
     jobs: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    tensorboard: bool = False,
+    track: str | Sequence[str] = (),
     progress: ShowProgress = True,
 ) -> Result:
     """Federate agents once, until each has consumed its budget; return how well they do.
@@ -51,7 +51,7 @@ def federate(
         given,
         arms=[FEDHQL],
         seeds=[index],
-        options=RunOptions(engine=engine, jobs=jobs, resume=resume, tensorboard=tensorboard),
+        options=RunOptions(engine=engine, jobs=jobs, resume=resume, track=_tools(track)),
         out=out,
         progress=progress,
     )
@@ -76,7 +76,7 @@ def study(
     out: str | Path | None = None,
     resume: bool = False,
     figures: bool = False,
-    tensorboard: bool = False,
+    track: str | Sequence[str] = (),
     progress: ShowProgress = True,
 ) -> Result:
     """Run agents alone and federated, with several seeds; return all their evaluations.
@@ -101,7 +101,7 @@ def study(
         out: The run's directory; without it, the run is removed together with the result.
         resume: Continue the run in `out`, or start it.
         figures: Also draw figures in `out`.
-        tensorboard: Also write TensorBoard's files to `out`.
+        track: Also write scalars to "tensorboard", "mlflow" or "wandb", or to several.
         progress: True, False, or a function that is called with each Progress.
 
     Raise FedHQLError, whose message says what is allowed, for what cannot be run.
@@ -125,7 +125,7 @@ def study(
         more_arms=attacked_arms([FEDHQL] if arms is None else arms, attack, attackers),
         seeds=None if seeds is None else _seeds(seeds),
         options=RunOptions(
-            engine, on, address, jobs, resume=resume, figures=figures, tensorboard=tensorboard
+            engine, on, address, jobs, resume=resume, figures=figures, track=_tools(track)
         ),
         out=out,
         progress=progress,
@@ -182,6 +182,10 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     if not wanted or min(wanted) < 0:
         raise SettingsError(f"seeds = {seeds!r}: allowed: a number > 0, or a list of seeds >= 0")
     return wanted
+
+
+def _tools(track: str | Sequence[str]) -> Sequence[str]:
+    return [track] if isinstance(track, str) else track
 
 
 def _index(seed: Any) -> int:

@@ -18,6 +18,7 @@ from fedhql.errors import SettingsError
 from fedhql.results.curves import Run
 from fedhql.results.notes import notes
 from fedhql.running.executors import EXECUTORS, RAY
+from fedhql.storage.tracking import TRACKERS
 
 INTERRUPTED = 130
 
@@ -34,6 +35,13 @@ Address = Annotated[
         metavar="HOST:PORT|auto",
         help="For --on ray: the cluster to use. This machine must be one of its nodes."
         "  [default: a new cluster on this machine, stopped at the end]",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="|".join(TRACKERS),
+        help="Also write scalars there, from now on (docs/results.md). Repeat for several.",
     ),
 ]
 ProgressStyle = Annotated[

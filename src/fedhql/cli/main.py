@@ -17,12 +17,14 @@ from fedhql.cli.common import (
     Address,
     On,
     ProgressStyle,
+    Track,
     command_to_continue,
     engine_and_executor,
     fail,
     parse_seeds,
     print_notes,
     require_style,
+    warn,
     warnings_to_stderr,
 )
 from fedhql.cli.display import returns_tables
@@ -159,10 +161,8 @@ def run(
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="Draw the figures at the end.")
     ] = True,
-    tensorboard: Annotated[
-        bool,
-        typer.Option("--tensorboard", help="Also write TensorBoard event files, from now on."),
-    ] = False,
+    track: Track = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", hidden=True)] = False,
 ) -> None:
     """Run an experiment: every arm with every seed. Then write a table, curves and a summary.
 
@@ -170,6 +170,9 @@ def run(
     summary.json, figures/, and each agent's best and last state under agents/.
     """
     engine, on = engine_and_executor(engine, on)
+    if tensorboard:
+        warn("--tensorboard is deprecated: write --track tensorboard")
+        track = ["tensorboard", *(track or [])]
     require_style(progress)
     console = Console()
     try:
@@ -192,7 +195,7 @@ def run(
                 out=out,
                 resume=resume,
                 figures=figures,
-                tensorboard=tensorboard,
+                track=track or (),
                 progress=display,
             )
     except KeyboardInterrupt:  # typer would only print "Aborted"

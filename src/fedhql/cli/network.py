@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedhql.agents.kinds import KINDS
-from fedhql.cli.common import INTERRUPTED, fail
+from fedhql.cli.common import INTERRUPTED, Track, fail
 from fedhql.errors import MemberRefused, MemberStopped, MissingExtra, SettingsError
 from fedhql.remote.server.status import printable
 from fedhql.storage.files import locked
+from fedhql.storage.tracking import require_trackers, start_trackers
 
 if TYPE_CHECKING:
     from fedhql.remote.identity.credentials import Credentials
@@ -199,6 +200,7 @@ def join(
             help="Answer only under masks, so the server sees sums over members (docs/privacy.md).",
         ),
     ] = False,
+    track: Track = None,
     log_json: JsonLog = False,
 ) -> None:
     """Take part in a federation with a private agent, which never leaves this process.
@@ -210,6 +212,7 @@ def join(
     from fedhql.service.member_agent import agent_builder, own_seed
 
     _address(address, "join")
+    require_trackers(track or [])
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)
     if insecure:
@@ -230,6 +233,7 @@ def join(
             clock=time.monotonic,
             secure_aggregation=secure_aggregation,
             give_up_seconds=give_up_after,
+            trackers=start_trackers(track or [], own.joinpath, name),
         )
         _run_until_stopped(_until_terminated(member.run()))
 

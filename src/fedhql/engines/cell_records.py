@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedhql.storage.records import (
     RecordFile,
 )
 from fedhql.storage.run_directory import Cell, RunDirectory
-from fedhql.storage.tensorboard import TensorBoard
+from fedhql.storage.tracking import start_trackers
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class CellRecords:
         *,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        tensorboard: bool,
+        track: Sequence[str],
         state: Mapping[str, Any] | None,
     ) -> None:
         """Begin from a checkpoint's `state`; from the start if it is None."""
@@ -57,7 +58,8 @@ class CellRecords:
         self.names = settings.agent_names
         self._interval = settings.evaluation_interval  # also for an arm with other rounds
         self._directory, self._report, self._clock = directory, report, clock
-        self._board = TensorBoard(directory.tensorboard(cell) if tensorboard else None)
+        title = f"{directory.path.resolve().name} {cell}"
+        self._trackers = start_trackers(track, partial(directory.tracked, cell), title)
         self._began = clock()
         self._mean_return: float | None = None
         # The rest is what a checkpoint holds.
@@ -169,7 +171,8 @@ class CellRecords:
                 "time/budget_env_steps": self.budget.consumed_per_agent,
             }
             curve = name if moment == self._moments[0] else f"{name}, after rounds"
-            self._board.write(curve, figures, self.budget.own_env_steps)
+            for tracker in self._trackers:
+                tracker.write(curve, figures, self.budget.own_env_steps)
         self.tell()
         # One moment chooses the best state, so that every arm has as many to choose from.
         is_first = moment == self._moments[0]
@@ -193,7 +196,8 @@ class CellRecords:
         self._federation.append([row])
         shown = ("server_env_steps", "spread", "td_error", "loss", "refused_answers")
         scalars = {f"federation/{name}": float(getattr(row, name)) for name in shown}
-        self._board.write("server", scalars, row.own_env_steps)
+        for tracker in self._trackers:
+            tracker.write("server", scalars, row.own_env_steps)
         self.tell()
 
     def tell(self, learned_in_phase: float = 0) -> None:
@@ -227,6 +231,7 @@ class CellRecords:
         # In a file of its own, because a cell that stops with an error has no result.
         refused = json.dumps(self.refused)
         write_atomically(self._directory.refused_answers(self.cell), refused + "\n")
-        self._board.close()
+        for tracker in self._trackers:
+            tracker.close()
         self._evaluations.close()
         self._federation.close()

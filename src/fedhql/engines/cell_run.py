@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
 from fedhql.engines.attacked_cohort import under_attack
@@ -35,7 +35,7 @@ def finish_cell(
     *,
     report: Callable[[Progress], None],
     clock: Callable[[], float],
-    tensorboard: bool,
+    track: Sequence[str],
     gather: Gather = gather_here,
     build: Build = build_one_agent,
 ) -> None:
@@ -49,7 +49,7 @@ def finish_cell(
         losses, lost_at = 0, None
         while not directory.result(cell).exists():
             try:
-                run = _CellRun(settings, cell, directory, report, clock, tensorboard, gather)
+                run = _CellRun(settings, cell, directory, report, clock, track, gather)
                 with closing(run):
                     run.until_budget_is_spent(build)
             except AgentsLost as error:
@@ -69,7 +69,7 @@ class _CellRun:
         directory: RunDirectory,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        tensorboard: bool,
+        track: Sequence[str],
         gather: Gather,
     ) -> None:
         self._settings, self._cell, self._directory = settings, cell, directory
@@ -107,7 +107,7 @@ class _CellRun:
             directory,
             report=report,
             clock=clock,
-            tensorboard=tensorboard,
+            track=track,
             state=state,
         )
         if self._server is not None:

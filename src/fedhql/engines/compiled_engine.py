@@ -150,7 +150,7 @@ def _finish(
                 grid,
                 report=send,
                 clock=recording.clock,
-                tensorboard=recording.tensorboard,
+                track=recording.track,
             )
     except DeviceError:
         forget_unless_begun(grid)  # another plan may fit

@@ -21,10 +21,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Recording:
-    """The clock of a run's parts, and whether they also write TensorBoard files."""
+    """The clock of a run's parts, and the tools that they also write to (storage.tracking)."""
 
     clock: Callable[[], float]
-    tensorboard: bool
+    track: Sequence[str]
 
 
 class Engine(Protocol):

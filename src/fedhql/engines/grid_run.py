@@ -44,13 +44,13 @@ def finish_grid(
     *,
     report: Callable[[Progress], None],
     clock: Callable[[], float],
-    tensorboard: bool,
+    track: Sequence[str],
 ) -> None:
     """Run cells side by side, from the checkpoint in `home` if any, until budgets are spent."""
     with locked(home, wait=True):
         if all(directory.result(cell).exists() for cell in cells):
             return
-        with closing(_GridRun(settings, cells, directory, home, report, clock, tensorboard)) as run:
+        with closing(_GridRun(settings, cells, directory, home, report, clock, track)) as run:
             run.until_budgets_are_spent()
 
 
@@ -63,7 +63,7 @@ class _GridRun:
         home: Path,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        tensorboard: bool,
+        track: Sequence[str],
     ) -> None:
         self._directory = directory
         self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # federated first
@@ -95,7 +95,7 @@ class _GridRun:
                         directory,
                         report=report,
                         clock=clock,
-                        tensorboard=tensorboard,
+                        track=track,
                         state=states["cells"][str(cell)] if states else None,
                     )
                 )

@@ -88,7 +88,7 @@ def _finish(
                 directory,
                 report=send,
                 clock=recording.clock,
-                tensorboard=recording.tensorboard,
+                track=recording.track,
                 gather=source.gather,
                 build=source.build,
             )

@@ -19,6 +19,7 @@ from fedhql.running.local_executor import LocalExecutor, agents_here
 from fedhql.running.worker_processes import WorkerDied, WorkerFailed, messages_of
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import RunDirectory
+from fedhql.storage.tracking import TRACKERS
 
 PROGRESS_SECONDS = 0.25  # between two progress messages, which go over the network
 
@@ -135,7 +136,11 @@ def _paths(work: Work, directory: RunDirectory) -> list[str]:
     paths = [
         path
         for cell in work.cells
-        for path in (directory.cell(cell), directory.agent(cell, ""), directory.tensorboard(cell))
+        for path in (
+            directory.cell(cell),
+            directory.agent(cell, ""),
+            *(directory.tracked(cell, tool) for tool in TRACKERS),
+        )
     ]
     homes = [work.checkpoints] if work.checkpoints else []
     return [path.relative_to(directory.path).as_posix() for path in paths] + homes

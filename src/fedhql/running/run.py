@@ -40,7 +40,7 @@ def run_experiment(
     engine: str,
     resume: bool,
     executor: Executor,
-    tensorboard: bool,
+    track: Sequence[str],
     command: Sequence[str],
     started: datetime,
     clock: Callable[[], float],
@@ -72,7 +72,7 @@ def run_experiment(
         for cell in set(directory.cells()) - set(left):  # the run was killed just after it finished
             shutil.rmtree(directory.checkpoints(cell), ignore_errors=True)
         begun = clock()
-        recording = Recording(clock, tensorboard)
+        recording = Recording(clock, track)
         work = computes.plan(settings, directory, left, executor, facts=facts, recording=recording)
         # A resumed part also reruns a cell that finished after the part's last checkpoint.
         shown = dict.fromkeys([*left, *(cell for part in work for cell in part.cells)])

@@ -192,7 +192,7 @@ def run_suite(
             engine=engine,
             resume=True,
             executor=executor,
-            tensorboard=False,
+            track=(),
             command=command,
             started=started,
             clock=clock,

@@ -5,7 +5,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,3 +92,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def kept_id(path: Path, make: Callable[[], str]) -> str:
+    """Return the id that a file keeps. If there is none, make one and keep it."""
+    if not path.exists():
+        write_atomically(path, make())
+    return path.read_text()

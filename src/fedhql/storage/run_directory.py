@@ -4,7 +4,7 @@ settings.toml  manifest.json  evaluations.csv  federation.csv  summary.json  fig
 agents/ARM/seedK/agentN/{best,last}/    the best and the last state of each agent
 cells/ARM/seedK/                        one cell: its rows, its checkpoint and its result
 grids/K/                                checkpoints of cells that run as lanes of one program
-tensorboard/ARM/seedK/{server,agentN}/  with --tensorboard
+TOOL/ARM/seedK/                         with --track TOOL: event files, or the tool's own run
 """
 
 import json
@@ -94,8 +94,9 @@ class RunDirectory:
     def agent(self, cell: Cell, agent: str) -> Path:
         return self.path / "agents" / str(cell) / agent
 
-    def tensorboard(self, cell: Cell) -> Path:
-        return self.path / "tensorboard" / str(cell)
+    def tracked(self, cell: Cell, tool: str) -> Path:
+        """Return what --track TOOL writes here."""
+        return self.path / tool / str(cell)
 
     def is_run(self) -> bool:
         return self.manifest.exists()

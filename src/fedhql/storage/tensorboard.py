@@ -1,4 +1,4 @@
-"""Write a run as TensorBoard event files: a directory per agent, stable-baselines3's tags."""
+"""TensorBoard event files: a directory per agent, stable-baselines3's tags."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,27 +6,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedhql.errors import MissingExtra
 
-
-def require_tensorboard() -> None:
-    try:
-        import_module("tensorboard")
-    except ModuleNotFoundError as error:
-        raise MissingExtra.named("tensorboard", "--tensorboard") from error
+def load_tensorboard() -> Any:
+    return import_module("tensorboard")
 
 
 class TensorBoard:
-    """Write the scalars of one cell, each part to its own directory; without one, write nothing."""
+    """Write scalars, each part to its own directory."""
 
-    def __init__(self, directory: Path | None, wall_clock: Callable[[], float] = time.time) -> None:
-        self._directory = directory
-        self._wall_clock = wall_clock
+    def __init__(
+        self, directory: Path, title: str = "", wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """Write to `directory`. TensorBoard shows paths, so it has no use for a title."""
+        self._directory, self._wall_clock = directory, wall_clock
         self._writers: dict[str, Any] = {}
 
     def write(self, part: str, figures: Mapping[str, float], step: int) -> None:
-        if self._directory is None:
-            return
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -253,6 +253,55 @@ def test_a_goodbye_says_that_all_is_saved_only_if_it_is(
     kept = KeptAgent("ann", tmp_path, lambda task: agent, time.monotonic)
     kept.begin(Welcome(federation="f", task=TASK))
     assert kept.save_last() == told
+
+
+class Tracked:
+    """A tool that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, dict[str, float], int]] = []
+        self.closed = False
+
+    def write(self, part: str, figures: Mapping[str, float], step: int) -> None:
+        self.written.append((part, dict(figures), step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Diagnosed(Recorder):
+    def diagnostics(self) -> dict[str, float]:
+        return {"train/loss": float(len(self.told))}
+
+
+def test_an_agents_diagnostics_are_tracked_after_each_phase(tmp_path: Path) -> None:
+    for phases in ((1, 2), (3,)):  # the second process counts on
+        tool = Tracked()
+        kept = KeptAgent(
+            "ann", tmp_path, lambda task: Diagnosed(seed=0), time.monotonic, trackers=[tool]
+        )
+        kept.begin(Welcome(federation="f", task=TASK))
+        for phase in phases:
+            learn = Learn(phase=phase, env_steps=25, chunk_env_steps=20)
+            while kept.learn(learn).phase_env_steps < 25:
+                pass
+        kept.close()
+        assert [(part, step) for part, _, step in tool.written] == [
+            ("ann", 25 * phase) for phase in phases
+        ]
+        assert all(figures["train/loss"] > 0 for _, figures, _ in tool.written)
+        assert tool.closed
+
+
+def test_an_agent_without_diagnostics_is_not_tracked_and_the_owner_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = Tracked()
+    kept = KeptAgent("ann", tmp_path, lambda task: Unsaved(), time.monotonic, trackers=[tool])
+    kept.begin(Welcome(federation="f", task=TASK))
+    kept.learn(Learn(phase=1, env_steps=5, chunk_env_steps=5))
+    assert tool.written == []
+    assert "ann: nothing to track: its agent has no diagnostics()" in caplog.text
 
 
 WRONG = {

@@ -6,7 +6,7 @@ improvement is applied once, even if the process is killed.
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from fedhql.contract import (
     BlackBoxAgent,
     Checkpointable,
     Closable,
+    Diagnosable,
     Exportable,
     States,
     Values,
@@ -29,6 +30,7 @@ from fedhql.remote.wire import WireError, fingerprint, unpack
 from fedhql.remote.wire_pb2 import Improvement, Learn, Order, Report, Task, Tensor, Welcome
 from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import whole_directory, write_atomically
+from fedhql.storage.tracking import Tracker
 
 log = logging.getLogger(__name__)
 LEDGER, IMPROVEMENTS = "member.json", "place.json"
@@ -41,6 +43,7 @@ class _Ledger:
     federation: str = ""
     phase: int = 0
     phase_env_steps: int = 0
+    env_steps: int = 0  # of all phases; older versions did not count them
 
 
 @dataclass
@@ -64,8 +67,10 @@ class KeptAgent:
         home: Path,
         build: Callable[[Task], BlackBoxAgent],
         clock: Callable[[], float],
+        trackers: Sequence[Tracker] = (),
     ) -> None:
-        self._name, self._home, self._build = name, home, build
+        """`trackers` get the agent's diagnostics after each phase. The server does not."""
+        self._name, self._home, self._build, self._trackers = name, home, build, trackers
         self._agent: BlackBoxAgent | None = None
         self._can_be_saved = False
         self._welcome = Welcome()
@@ -105,6 +110,8 @@ class KeptAgent:
             agent.restore(latest)
         states = np.zeros((1, *task.state_shape), dtype=task.state_dtype)
         greedy_answer_of(self._name, agent, states, task.actions)
+        if self._trackers and not isinstance(agent, Diagnosable):
+            log.warning("%s: nothing to track: its agent has no diagnostics()", self._name)
         self._agent, self._can_be_saved = agent, isinstance(agent, Checkpointable)
         self._begun = True
         if latest is None:  # so that a restart continues from here
@@ -175,8 +182,17 @@ class KeptAgent:
         if steps > 0:
             self._agent.self_learn(steps)
             ledger.phase_env_steps += steps
+            ledger.env_steps += steps
             self._write_ledger()
+            if ledger.phase_env_steps == learn.env_steps:
+                self._track()
         return self.learned()
+
+    def _track(self) -> None:
+        if self._trackers and isinstance(self._agent, Diagnosable):
+            figures = self._agent.diagnostics()
+            for tracker in self._trackers:
+                tracker.write(self._name, figures, self._ledger.env_steps)
 
     def learned(self) -> Report:
         """Return a report of what was learned in the last phase, without its id."""
@@ -226,5 +242,7 @@ class KeptAgent:
         return "all is saved" if self._can_be_saved else "its agent has no save and restore"
 
     def close(self) -> None:
+        for tracker in self._trackers:
+            tracker.close()
         if isinstance(self._agent, Closable):
             self._agent.close()

@@ -7,7 +7,7 @@ keep the connection alive meanwhile.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +32,7 @@ from fedhql.remote.wire import (
     pack,
 )
 from fedhql.remote.wire_pb2 import Cause, FromMember, Goodbye, Hello, Order, Report, Task, Welcome
+from fedhql.storage.tracking import Tracker
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
@@ -62,15 +63,17 @@ class Member:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         secure_aggregation: bool = False,
         give_up_seconds: float = GIVE_UP_SECONDS,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         """Create a member. It gives up when no server has welcomed it for `give_up_seconds`.
 
         With `secure_aggregation` all answers are masked, and servers without it are refused.
+        `trackers` get the agent's diagnostics, and are closed at the end.
         """
         self._name, self._address, self._home = name, address, home
         self._credentials, self._rng, self._keepalive = credentials, rng, keepalive_seconds
         self._clock, self._give_up_seconds = clock, give_up_seconds
-        self._agent = KeptAgent(name, home, build, clock)
+        self._agent = KeptAgent(name, home, build, clock, trackers)
         self._welcomed = False
         self._has_reported = False  # in this connection
         self._reports_per_second = 0.0  # the most that the server reads; 0: it did not say
