@@ -8,17 +8,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedhql.errors import SettingsError
 from fedhql.storage.files import kept_id
 
 EXPERIMENT_VARIABLE, EXPERIMENT = "MLFLOW_EXPERIMENT_NAME", "fedhql"  # and the default
 
 
 def load_mlflow() -> Any:
-    """Return the experiment's id. The first call creates it, before workers do so side by side."""
-    client = import_module("mlflow").MlflowClient()
+    """Return the experiment's id. The first call creates it, before workers do so side by side.
+
+    Raise SettingsError if MLflow has nowhere to write to.
+    """
+    mlflow = import_module("mlflow")
     name = os.environ.get(EXPERIMENT_VARIABLE, EXPERIMENT)
-    found = client.get_experiment_by_name(name)
-    return client.create_experiment(name) if found is None else found.experiment_id
+    try:
+        client = mlflow.MlflowClient()
+        found = client.get_experiment_by_name(name)
+        return client.create_experiment(name) if found is None else found.experiment_id
+    except (mlflow.MlflowException, ImportError) as error:  # a database needs more packages
+        uri = mlflow.get_tracking_uri()
+        raise SettingsError(
+            f"--track mlflow: MLflow cannot use {uri}: {error}. Allowed as MLFLOW_TRACKING_URI: "
+            "the address of a server; file:DIRECTORY with MLFLOW_ALLOW_FILE_STORE=true; a "
+            "database, if the whole of MLflow is installed (pip install mlflow)"
+        ) from error
 
 
 class MlflowTracker:

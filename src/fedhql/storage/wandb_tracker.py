@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedhql.errors import SettingsError
 from fedhql.storage.files import kept_id
 
 PROJECT_VARIABLE, PROJECT = "WANDB_PROJECT", "fedhql"  # and the default
@@ -20,16 +21,25 @@ class WandbTracker:
     """Write scalars as PART/TAG. A step that is written again, after a resume, is left out."""
 
     def __init__(self, directory: Path, title: str) -> None:
-        """Continue the run whose id `directory` keeps, or start one. Its files go there."""
-        self._run = load_wandb().init(
-            project=os.environ.get(PROJECT_VARIABLE, PROJECT),
-            name=title,
-            id=kept_id(directory / "run_id", lambda: secrets.token_hex(8)),
-            dir=str(directory.resolve()),
-            resume="allow",
-            reinit="create_new",  # a process may have many cells, which learn side by side
-            settings={"console": "off", "silent": True},  # our own output stays as it is
-        )
+        """Continue the run whose id `directory` keeps, or start one. Its files go there.
+
+        Raise SettingsError if Weights & Biases does not let us write.
+        """
+        wandb = load_wandb()
+        try:
+            self._run = wandb.init(
+                project=os.environ.get(PROJECT_VARIABLE, PROJECT),
+                name=title,
+                id=kept_id(directory / "run_id", lambda: secrets.token_hex(8)),
+                dir=str(directory.resolve()),
+                resume="allow",
+                reinit="create_new",  # a process may have many cells, which learn side by side
+                settings={"console": "off", "silent": True},  # our own output stays as it is
+            )
+        except wandb.Error as error:
+            raise SettingsError(
+                f"--track wandb: {error} WANDB_MODE=offline needs no account"
+            ) from error
 
     def write(self, part: str, figures: Mapping[str, float], step: int) -> None:
         self._run.log({f"{part}/{tag}": value for tag, value in figures.items()}, step=step)
