@@ -156,9 +156,10 @@ def test_a_run_compared_with_its_copy_differs_in_nothing(
 ) -> None:
     first, _ = runs
     shutil.copytree(first, tmp_path / "copy" / "first")
-    output = succeed("compare", first, tmp_path / "copy" / "first", first)
+    output = succeed("compare", first, tmp_path / "copy" / "first", first, "--margin", "5")
+    assert "Equivalent within 5" in output
     assert f"{first.parent.name}/first" in output
-    assert output.count("copy/first") == 2  # with its scores and its settings
+    assert output.count("copy/first") == 4  # with its scores, its two arms and its settings
     assert "federation." not in output
 
 
@@ -200,6 +201,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
         (["suite", "cartpole-n5", "--out", "new", "--engine", "fast"], "--engine fast: allowed: "),
         (["report", "first", "--level", "2"], "--level 2: allowed: between 0 and 1, as in 0.95"),
         (["compare", "first", "first", "--level", "0"], "--level 0: allowed: between 0 and 1"),
+        (["compare", "first", "first", "--margin", "0"], "--margin 0: allowed: a difference"),
         (["report", "new"], "new holds no run of fedhql (no manifest.json)"),
         (["report", "first/figures"], "first/figures holds no run of fedhql"),
         (["report", "experiment.toml"], "experiment.toml holds no run of fedhql"),

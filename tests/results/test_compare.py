@@ -53,6 +53,31 @@ def test_runs_without_evaluations_have_nothing_to_compare() -> None:
     assert [row[1:] for row in scores.rows] == [(), ()]
 
 
+def seeds_of(name: str, *returns: float) -> Run:
+    return run_of({"fedhql": {n: curve([10], [value]) for n, value in enumerate(returns)}}, name)
+
+
+def test_runs_are_equivalent_if_the_whole_interval_is_inside_the_margin() -> None:
+    """Welch, 4 and 4 seeds with a variance of 4/3 each: 6 degrees of freedom, t = 1.9432."""
+    first = seeds_of("first", 0, 0, 2, 2)
+    near, far = seeds_of("near", 1, 1, 3, 3), seeds_of("far", 20, 20, 22, 22)
+    between = seeds_of("between", 9, 9, 11, 11)
+    _, found, _ = compare_tables([first, near, far, between], 0.95, margin=10)
+    assert found.title == "Equivalent within 10"
+    assert found.rows == [
+        ("near", "FedHQL", "equivalent", "1 [-0.5866, 2.587]", "4 and 4"),
+        ("far", "FedHQL", "different", "20 [18.41, 21.59]", "4 and 4"),
+        ("between", "FedHQL", "undecided", "9 [7.413, 10.59]", "4 and 4"),
+    ]
+    assert "from first" in found.note
+    assert "inside ±10" in found.note
+
+
+def test_one_seed_decides_no_equivalence() -> None:
+    _, found, _ = compare_tables([seeds_of("one", 1), seeds_of("other", 1)], 0.95, margin=10)
+    assert [row[2:4] for row in found.rows] == [("undecided", "0 [-inf, inf]")]
+
+
 def test_settings_that_differ_are_listed() -> None:
     one, other = settings(2), settings(3, exploration=3.0)
     one["agents"][1]["hidden"] = [8]

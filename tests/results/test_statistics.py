@@ -18,6 +18,7 @@ from fedhql.results.statistics import (
     t_band,
     t_interval,
     t_p_above,
+    welch_interval,
 )
 
 
@@ -244,3 +245,11 @@ def test_a_performance_profile_by_hand() -> None:
     assert performance_profile(values_SN, [-1, 0, 5, 10, 15, 20, 21]).tolist() == [
         1, 1, 0.75, 0.75, 0.25, 0.25, 0,
     ]  # fmt: skip
+
+
+def test_welchs_interval_is_scipys() -> None:
+    ours, theirs = rng(0).normal(1, 3, 5), rng(1).normal(0, 1, 9)
+    expected = scipy.stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
+    assert welch_interval(ours, theirs, 0.9) == pytest.approx(expected)
+    assert welch_interval([2.0, 2.0], [1.0, 1.0], 0.9) == (1.0, 1.0)
+    assert welch_interval([2.0], [1.0, 3.0], 0.9) == (-np.inf, np.inf)

@@ -213,13 +213,22 @@ def compare(
         Path | None, typer.Option(metavar="FILE.md", help="Also write Markdown.")
     ] = None,
     level: Level = LEVEL,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RETURN",
+            help="Also say whether runs are equivalent to the first: differ by less than this.",
+        ),
+    ] = None,
 ) -> None:
     """Compare runs side by side, at the consumption that all of them have reached."""
     require_level(level)
+    if margin is not None and not margin > 0:
+        raise SettingsError(f"--margin {margin:g}: allowed: a difference of returns above 0")
     runs = load_runs(*directories)
     if len(runs) < 2:
         raise SettingsError("compare takes at least two runs")
-    tables = compare_tables(runs, level)
+    tables = compare_tables(runs, level, margin)
     console = Console()
     for table in tables:
         print_table(console, table)

@@ -7,26 +7,22 @@ import numpy as np
 
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate
-from fedhql.results.statistics import probability_of_improvement
+from fedhql.results.statistics import probability_of_improvement, welch_interval
 from fedhql.results.tables import Table
 from fedhql.storage.arm_names import label
 
-
-def compare_tables(runs: Sequence[Run], level: float) -> list[Table]:
-    return [_scores(runs, level), _settings(runs)]
+EQUIVALENCE_LEVEL = 0.9  # of the interval: two one-sided tests, each with an error rate of 5 %
 
 
-def _scores(runs: Sequence[Run], level: float) -> Table:
-    consumed = min(
-        (
-            float(curve.consumed_E[-1])
-            for run in runs
-            for seeds in run.arms.values()
-            for curve in seeds.values()
-        ),
-        default=0.0,
-    )
+def compare_tables(runs: Sequence[Run], level: float, margin: float | None = None) -> list[Table]:
+    """Return the runs side by side; with a margin, also whether they are equivalent."""
+    consumed = min((run.reached for run in runs if run.arms), default=0.0)
     arms = list(dict.fromkeys(arm for run in runs for arm in run.ordered_arms))
+    equivalence = [] if margin is None else [_equivalence(runs, arms, consumed, margin)]
+    return [_scores(runs, arms, consumed, level), *equivalence, _settings(runs)]
+
+
+def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: float) -> Table:
     first = {arm: _at(runs[0], arm, consumed)[0] for arm in arms}
     rows = []
     for n, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
@@ -44,6 +40,31 @@ def _scores(runs: Sequence[Run], level: float) -> Table:
         f"brackets the probability that a seed is above one of {_names(runs)[0]}."
     )
     return Table("Runs side by side", ("run", *map(label, arms)), rows, note=note)
+
+
+def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, margin: float) -> Table:
+    first_name, *names = _names(runs)
+    rows = []
+    for name, run in zip(names, runs[1:], strict=True):
+        for arm in arms:
+            (ours, _), (theirs, _) = (_at(each, arm, consumed) for each in (run, runs[0]))
+            if not len(ours) * len(theirs):
+                continue
+            low, high = welch_interval(ours, theirs, EQUIVALENCE_LEVEL)
+            verdict = "undecided"
+            if -margin < low and high < margin:
+                verdict = "equivalent"
+            elif high < -margin or margin < low:
+                verdict = "different"
+            told = f"{ours.mean() - theirs.mean():.4g} [{low:.4g}, {high:.4g}]"
+            rows.append((name, label(arm), verdict, told, f"{len(ours)} and {len(theirs)}"))
+    note = (
+        f"Differences of the max mean return from {first_name}, mean over agents, at "
+        f"{consumed:,.0f} env steps per agent, with Welch's {EQUIVALENCE_LEVEL:.0%} interval. "
+        f"Equivalent: it is inside ±{margin:g}. Different: it is outside. Else undecided."
+    )
+    header = ("run", "arm", "verdict", "difference", "seeds")
+    return Table(f"Equivalent within {margin:g}", header, rows, note=note, words=3)
 
 
 def _at(run: Run, arm: str, consumed: float) -> tuple[Any, Any]:

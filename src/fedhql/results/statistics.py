@@ -44,6 +44,25 @@ def t_interval(values_S: ArrayLike, level: float = LEVEL) -> tuple[float, float]
     return float(low[0]), float(high[0])
 
 
+def welch_interval(ours_S: ArrayLike, theirs_T: ArrayLike, level: float) -> tuple[float, float]:
+    """Return Welch's interval of the difference of two means, of seeds that are not paired.
+
+    One seed says nothing about the spread: with it, the interval reaches from -inf to inf.
+    """
+    from scipy.special import stdtrit
+
+    ours, theirs = np.asarray(ours_S, dtype=np.float64), np.asarray(theirs_T, dtype=np.float64)
+    if min(len(ours), len(theirs)) == 1:
+        return -np.inf, np.inf
+    difference = float(ours.mean() - theirs.mean())
+    squares = np.array([each.var(ddof=1) / len(each) for each in (ours, theirs)])
+    if not squares.any():
+        return difference, difference
+    freedom = squares.sum() ** 2 / (squares**2 / (len(ours) - 1, len(theirs) - 1)).sum()
+    reach = float(stdtrit(freedom, (1 + level) / 2) * np.sqrt(squares.sum()))
+    return difference - reach, difference + reach
+
+
 def t_p_above(values_S: ArrayLike, bound: float) -> float:
     """Return the one-sided p-value of Student's test that the mean is above `bound`.
 
