@@ -96,6 +96,8 @@ def test_seeds_are_drawn_again_to_see_how_sure_the_nearest_is() -> None:
     shares = nearest_shares(found, np.random.default_rng(0))
     assert shares["one"] + shares["other"] == 1
     assert abs(shares["other"] - 0.25) < 0.05
+    same = {name: [verdict("a", -10, -10)] for name in ("one", "other")}
+    assert nearest_shares(same, np.random.default_rng(0)) == {"one": 0.5, "other": 0.5}
 
 
 def test_readings_are_compared_over_what_all_of_them_reached() -> None:
@@ -153,6 +155,10 @@ def test_answers_in_several_files_are_one_reading(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(readings_csv(answers))
     found = read_readings(*sorted(tmp_path.iterdir()))
     assert {reading: len(of) for reading, of in found.items()} == {"right": 13}
+    twice = tmp_path / "twice.csv"
+    twice.write_text((tmp_path / "cartpole-n5--right.csv").read_text())
+    with pytest.raises(RunDirectoryError, match=r"twice\.csv, line 2: .*n5--right\.csv also has"):
+        read_readings(*sorted(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(

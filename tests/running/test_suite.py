@@ -64,6 +64,11 @@ def test_epsilon_falls_as_slowly_in_a_part_of_the_budget(fraction: float) -> Non
     agent, steps = run.settings.agents[0], run.settings.budget.env_steps_per_agent
     assert steps == fraction * 0.4 * 2_000_000
     assert agent.options["exploration_fraction"] * steps == 0.1 * 2_000_000
+    shorter = ["budget.env_steps_per_agent=500000"]
+    (run,) = plan(
+        "readings-cartpole-n5", fraction, arms=(), seeds=(), only=[name], overrides=shorter
+    )
+    assert run.settings.agents[0].options["exploration_fraction"] == 0.4
 
 
 def test_readings_run_to_a_part_of_the_budget() -> None:

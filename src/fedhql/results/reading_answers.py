@@ -57,10 +57,12 @@ def readings_csv(answers: Answers) -> str:
 def read_readings(*paths: Path) -> Answers:
     """Return the answers in all files, without details.
 
-    Raise RunDirectoryError if one is no such file.
+    Raise RunDirectoryError if one is no such file, or if two answer the same: they may be of runs
+    that differ in length.
     """
     known = {(each.experiment.name, each.text): each for each in STATEMENTS}
     found: dict[str, dict[Statement, Answer]] = {}
+    answered: dict[tuple[str, Statement], Path] = {}
     for path, number, row in _rows(paths):
         reading, experiment, text, quantity, values = row
         if (experiment, text) not in known:
@@ -69,6 +71,11 @@ def read_readings(*paths: Path) -> Answers:
                 "report the runs again"
             )
         statement = known[experiment, text]
+        if (first := answered.setdefault((reading, statement), path)) != path:
+            raise RunDirectoryError(
+                f"{path}, line {number}: {first} also has what {reading} answers there; report one "
+                "of these files"
+            )
         answer = found.setdefault(reading, {}).setdefault(statement, Answer(statement))
         answer.quantities[quantity] = np.array([float(value) for value in values.split()])
     return {reading: [*of.values()] for reading, of in found.items()}

@@ -57,10 +57,11 @@ def nearest_first(verdicts: Verdicts) -> Verdicts:
 def nearest_shares(verdicts: Verdicts, rng: np.random.Generator) -> dict[str, float]:
     """Return how often each reading is the nearest when seeds are drawn again (bootstrap).
 
-    Only readings that ran the most experiments are held against each other, with the same draws.
+    Only readings of the same experiments as the first are held against each other, with the same
+    draws. Equally near ones share a draw.
     """
-    ran = {reading: len(_evidence(of)) for reading, of in verdicts.items()}
-    most = [reading for reading in verdicts if ran[reading] == max(ran.values())]
+    ran = {reading: set(_evidence(of)) for reading, of in verdicts.items()}
+    most = [reading for reading in verdicts if ran[reading] == ran[next(iter(verdicts))]]
     drawn: dict[tuple[str, int], Floats] = {}  # (experiment, S) -> (R, S) weights of the seeds
 
     def shortfalls(verdict: Verdict) -> Floats:
@@ -74,15 +75,21 @@ def nearest_shares(verdicts: Verdicts, rng: np.random.Generator) -> dict[str, fl
             found.append([verdict.range.shortfall(mean) for mean in means_R])
         return np.max(found, axis=0)
 
-    distances = [
-        np.mean(
-            [np.mean([*map(shortfalls, of)], axis=0) for of in _evidence(verdicts[each]).values()],
-            axis=0,
-        )
-        for each in most
-    ]
-    nearest_R = np.argmin(distances, axis=0)
-    return {reading: float(np.mean(nearest_R == at)) for at, reading in enumerate(most)}
+    distances_MR = np.array(
+        [
+            np.mean(
+                [
+                    np.mean([*map(shortfalls, of)], axis=0)
+                    for of in _evidence(verdicts[each]).values()
+                ],
+                axis=0,
+            )
+            for each in most
+        ]
+    )
+    nearest_MR = np.isclose(distances_MR, distances_MR.min(axis=0), rtol=0, atol=1e-12)
+    shares_M = (nearest_MR / nearest_MR.sum(axis=0)).mean(axis=1)
+    return dict(zip(most, shares_M.tolist(), strict=True))
 
 
 def _evidence(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
@@ -126,8 +133,8 @@ def readings_tables(verdicts: Verdicts, rng: np.random.Generator) -> list[Table]
         "experiments that were run. Statements about every λ are judged by the λ that were run, "
         "and those about more of the budget than every reading has run, where the shortest run "
         "ends. There, an agent that is said never to learn has had less time to do so. Nearest in: "
-        f"the share of {RESAMPLES:,} draws of as many seeds, with repetition, in which no other "
-        "reading that ran as many experiments is nearer."
+        f"the share of {RESAMPLES:,} draws of these seeds, with repetition, in which a reading is "
+        "the nearest of those with the same experiments as the first."
     )
     header = ("reading", "distance", "nearest in", *experiments, "met, undecided, not met")
     return [

@@ -148,7 +148,7 @@ def plan_suite(
         share = budget_fraction * SUITES[name].shares.get(preset, 1.0)
         budget = f"budget.env_steps_per_agent={round(share * whole)}"
         wished = [budget, *changed, *overrides]
-        slower = _annealed_as_slowly(read_settings(preset_text(preset), wished), share)
+        slower = _annealed_as_slowly(read_settings(preset_text(preset), wished), whole)
         settings = read_settings(preset_text(preset), [*wished, *slower])
         wanted, chosen = arms or SUITES[name].arms, seeds or SUITES[name].seeds
         named = dict.fromkeys(require_arm(settings, arm) for arm in wanted)  # each once
@@ -157,16 +157,18 @@ def plan_suite(
     return runs
 
 
-def _annealed_as_slowly(settings: ExperimentSettings, share: float) -> list[str]:
-    """Return what lets ε fall over a share of the whole budget in a run that is a part of it.
+def _annealed_as_slowly(settings: ExperimentSettings, whole: int) -> list[str]:
+    """Return what lets ε fall over a share of the `whole` budget in a run that is a part of it.
 
-    So a short run is the beginning of a whole one, unless it ends while ε still falls.
+    So a short run is the beginning of a whole one. In a run that ends while ε would still fall, it
+    falls faster: a fraction is at most 1.
     """
+    part = settings.budget.env_steps_per_agent / whole
     return [
-        f"agents.{number}.exploration_fraction={min(1.0, fraction / share):.6g}"
+        f"agents.{number}.exploration_fraction={min(1.0, fraction / part):.6g}"
         for number, agent in enumerate(settings.agents, start=1)
         if agent.options.get("exploration_annealing") == "budget"
-        and (fraction := agent.options["exploration_fraction"])
+        and (fraction := agent.options.get("exploration_fraction", 0))
     ]
 
 

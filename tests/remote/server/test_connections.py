@@ -259,6 +259,24 @@ def test_an_expelled_member_that_does_not_read_is_aborted(
     asyncio.run(run())
 
 
+def test_a_refused_peer_that_does_not_read_gets_a_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "GOODBYE_SECONDS", 0)  # nobody reads as fast as that
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            call = join_method(channel)()
+            await call.write(FromMember(hello=Hello(protocol=1, name="no name/at all")))
+            with pytest.raises(grpc.aio.AioRpcError, match="the member name must consist"):
+                await asyncio.wait_for(read_to_the_end(call), 10)
+
+    asyncio.run(run())
+
+
 def test_exchanges_go_on_without_a_slow_member_and_it_still_finishes(tmp_path: Path) -> None:
     text = federation(8 * BUDGET, exchange_deadline_seconds=0.15, return_seconds=20)
 

@@ -165,9 +165,13 @@ class Listener:
             cause = error.goodbye.cause
             self._roster.log.refused(who, str(error), cause, logged=error.logged)
             try:
+                # gRPC would send it with the message, and again with a status if that times out.
+                await context.send_initial_metadata(())
                 async with asyncio.timeout(GOODBYE_SECONDS):
                     await context.write(FromServer(goodbye=error.goodbye).SerializeToString())
-            except (TimeoutError, *BROKEN) as lost:  # the peer has gone, or does not read
+            except TimeoutError:  # the peer does not read; it sees the status only if it reads on
+                await context.abort(status_of(error.goodbye), error.goodbye.detail)
+            except BROKEN as lost:  # the peer has gone
                 raise _call_is_over() from lost
             _set_status(context, error.goodbye)
             return
