@@ -8,6 +8,7 @@ import pytest
 
 from fedhql.results.compare import compare_tables
 from fedhql.results.load import load_runs
+from fedhql.results.objectives import Estimate
 from fedhql.results.reading_answers import read_readings
 from fedhql.results.report import write_report
 from fedhql.results.statistics import LEVEL
@@ -16,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "reproduction"
 
 
-@pytest.mark.parametrize("hardware", ["h200", "cpu"])
+@pytest.mark.parametrize("hardware", ["h200", "cpu", "held-out"])
 def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> None:
     """As `fedhql report docs/reproduction/HARDWARE` writes them."""
     runs = load_runs(HOME / hardware)
@@ -34,13 +35,50 @@ def test_readings_are_rebuilt_from_their_answers(name: str, tmp_path: Path) -> N
     assert again.read_text() == file.read_text()
 
 
-def test_what_is_told_of_readings_is_in_their_tables() -> None:
+def test_what_is_told_of_readings_is_what_they_answer() -> None:
     told = (DOCS / "reproduction.md").read_text().partition("## Which reading")[2]
     told = told.partition("\n## ")[0]
-    tables = "".join((HOME / f"{name}.md").read_text() for name in ("every", "nearest", "lander"))
-    numbers = re.findall(r"-?\d+ \[-?\d+, -?\d+\]|0\.\d{3}", told)
-    assert len(numbers) > 10
-    assert [each for each in numbers if each not in tables] == []
+    names = ("every", "nearest", "lander")
+    known = {
+        str(Estimate.of(values_S))
+        for name in names
+        for answers in read_readings(HOME / f"{name}-readings.csv").values()
+        for answer in answers
+        for values_S in answer.quantities.values()
+    }
+    intervals = re.findall(r"-?\d+ \[-?\d+, -?\d+\]", told)
+    assert len(intervals) > 10
+    assert [each for each in intervals if each not in known] == []
+    tables = "".join((HOME / f"{name}.md").read_text() for name in names)
+    distances = re.findall(r"0\.\d{3}", told)
+    assert len(distances) > 10
+    assert [each for each in distances if each not in tables] == []
+
+
+def test_means_by_choice_are_of_the_whole_table() -> None:
+    page = (HOME / "every.md").read_text()
+    found = re.findall(r"^\| ((?:sgd|adam)-\S+?)(,.*?)? \| (0\.\d+) \|", page, re.M)
+    assert len(found) == 72
+    told = (DOCS / "reproduction.md").read_text().partition("What tells readings apart")[2]
+    bullets = re.findall(r"^- (.+(?:\n  .+)*)", told.partition("\nNo reading")[0], re.M)
+    assert len(bullets) == 5
+    rows = [((*name.split("-"), moment), float(each)) for name, moment, each in found]
+    places = {
+        "optimiser of improvements": 3,
+        "optimiser of self-learning": 0,
+        "evaluation": 4,
+        "ε": 2,
+        "warm-up": 1,
+    }
+    for bullet in bullets:
+        place = places[bullet.partition(":")[0]]
+        choices = {choices[place] for choices, _ in rows}
+        means = [
+            np.mean([each for choices, each in rows if choices[place] == choice])
+            for choice in choices
+        ]
+        first = bullet.partition(". ")[0]
+        assert sorted(re.findall(r"0\.\d\d", first)) == sorted(f"{mean:.2f}" for mean in means)
 
 
 def test_ablations_are_rebuilt_from_the_curves() -> None:
