@@ -65,8 +65,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not arguments.without_node:
             install_node_packages()
         prepare(home, list(hospitals), arguments.budget)
-        with ending() as parties:
-            federate(home, hospitals, not arguments.without_node, parties)
+        finished = home / "finished"  # then a server would not wait for anybody
+        if not finished.exists():
+            with ending() as parties:
+                federate(home, hospitals, not arguments.without_node, parties)
+            finished.touch()
     except KeyboardInterrupt:
         sys.exit("interrupted; all processes have been ended. The same command continues")
     except Failed as error:
