@@ -48,7 +48,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are cartpole-n10, cartpole-n10-plus"),
+        (["cartpol-n5"], "unknown preset 'cartpol-n5'; there are acrobot-n5, acrobot-n5-plus"),
         (["none.toml"], "none.toml cannot be read"),
         (["cartpole-n5", "--set", "federation.exploration=-1"], "federation.exploration: -1 is"),
         (["cartpole-n5", "--set", "federation.lambda=1"], "federation.lambda: unknown key"),

@@ -145,7 +145,8 @@ def test_seeds_and_arms_can_be_added_later(tmp_path: Path) -> None:
 
 def test_presets_are_listed_and_shown_ready_to_run(tmp_path: Path) -> None:
     listed = succeed("presets")
-    for name in ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10"):
+    papers = ("cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10")
+    for name in (*papers, "acrobot-n5", "mountaincar-n5"):
         assert name in listed
     file = write_file(tmp_path, succeed("show", "cartpole-n5"))
     done = fedhql("run", file, "--out", tmp_path, "--arm", "nonsense")

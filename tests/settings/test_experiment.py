@@ -306,13 +306,30 @@ def test_presets_hold_the_tables_of_the_paper(task: str, agents: int) -> None:
         assert common.items() <= {"kind": agent.kind, **agent.options}.items()
 
 
-@pytest.mark.parametrize("task", ["cartpole", "lunarlander"])
-@pytest.mark.parametrize("agents", [5, 10])
-def test_every_plus_preset_makes_the_same_choices(task: str, agents: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "env_id"), [("acrobot-n5", "Acrobot-v1"), ("mountaincar-n5", "MountainCar-v0")]
+)
+def test_presets_beyond_the_paper_have_five_unlike_agents(preset: str, env_id: str) -> None:
+    settings = read_settings(preset_text(preset))
+    assert settings.environment.id == env_id
+    layers = [tuple(agent.options["hidden"]) for agent in settings.agents]
+    assert len(set(layers)) == len(layers) == 5
+    federation, budget = settings.federation, settings.budget.env_steps_per_agent
+    assert budget % federation.self_learning_env_steps == 0
+    share = federation.query_batch * federation.horizon_steps / len(layers)
+    assert share / federation.self_learning_env_steps < 0.08  # the paper's share for CartPole N=5
+    assert all(agent.options["learning_starts"] < budget / 50 for agent in settings.agents)
+
+
+PLUS_OF = ["cartpole-n5", "cartpole-n10", "lunarlander-n5", "lunarlander-n10"]
+PLUS_OF += ["acrobot-n5", "mountaincar-n5"]
+
+
+@pytest.mark.parametrize("preset", PLUS_OF)
+def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
     """Agents, budget and the ratio of server steps to agents' steps are those of the paper."""
     paper, plus, both = (
-        read_settings(preset_text(f"{task}-n{agents}{suffix}"))
-        for suffix in ("", PLUS, PLUS_AGENTS)
+        read_settings(preset_text(f"{preset}{suffix}")) for suffix in ("", PLUS, PLUS_AGENTS)
     )
     server = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]
     assert sorted(server) == [

@@ -1,7 +1,8 @@
 """Experiments that ship with fedhql: one TOML file each. Its first line is a description.
 
-A preset with the suffix -plus has the same agents and tasks, and a server that goes beyond the
-paper's. With -plus-agents, agents also choose for themselves how they improve.
+CartPole's and LunarLander's are the paper's; Acrobot's and MountainCar's are ours. A preset
+with the suffix -plus has the same agents and tasks, and a server that goes beyond the paper's. With
+-plus-agents, agents also choose for themselves how they improve.
 """
 
 import tomllib
@@ -39,8 +40,8 @@ SUFFIXES = {
 
 def preset_names() -> list[str]:
     entries = (entry.name for entry in files(__name__).iterdir())
-    papers = [name.removesuffix(".toml") for name in entries if name.endswith(".toml")]
-    return sorted([*papers, *(name + suffix for name in papers for suffix in SUFFIXES)])
+    plain = [name.removesuffix(".toml") for name in entries if name.endswith(".toml")]
+    return sorted([*plain, *(name + suffix for name in plain for suffix in SUFFIXES)])
 
 
 def preset_text(name: str) -> str:
@@ -55,7 +56,7 @@ def preset_text(name: str) -> str:
 
 
 def past_the_paper(text: str, suffix: str) -> str:
-    """Return the text of a paper preset with the choices of a suffix."""
+    """Return the text of a preset with the choices of a suffix."""
     content, description = tomllib.loads(text), text.splitlines()[0]
     added, choices = SUFFIXES[suffix]
     for override in choices:
