@@ -1,6 +1,7 @@
 """Treat patients by a policy: what a hospital tests, and what the pictures show."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def always(action: int) -> PolicyFunction:
         return GreedyAnswer(values, np.full(len(states), action))
 
     return answer
+
+
+def together(policies: Sequence[PolicyFunction]) -> PolicyFunction:
+    """Return the consensus policy: the treatment with the largest mean of the policies' values."""
+
+    def q_values(states: States) -> Values:
+        q_NBA = np.stack([policy(states).values for policy in policies])
+        return q_NBA.mean(axis=0, dtype=np.float64)
+
+    return greedily(q_values)
 
 
 def javascript_policy(state: Path) -> PolicyFunction:

@@ -25,7 +25,7 @@ from typing import Any
 import tomli_w
 from gymnasium import spaces
 
-from examples.hospitals.clinic import always, javascript_policy, treat
+from examples.hospitals.clinic import always, javascript_policy, together, treat
 from examples.hospitals.hiv import DECISIONS
 from examples.remote.run import (
     FEDHQL,
@@ -241,10 +241,14 @@ def show_rounds(path: Path, shown: int) -> int:
 
 
 def print_tests(home: Path, hospitals: dict[str, dict[str, Any]]) -> None:
-    """Let every hospital test its own policy, which the server never sees."""
+    """Let every hospital test its own policy, and what they would do together.
+
+    The server sees neither. For the consensus policy, hospitals hand each other their policies.
+    """
     print(f"\nmean of {TEST_PATIENTS} new patients       return   immune response at the end")
     tested = {"no drug": always(0), "both drugs always": always(3)}
-    tested |= {name: own_policy(home, name, agent) for name, agent in hospitals.items()}
+    own = {name: own_policy(home, name, agent) for name, agent in hospitals.items()}
+    tested |= own | {"consensus of all": together(list(own.values()))}
     for name, policy in tested.items():
         courses = treat(policy, TEST_PATIENTS, TEST_SEED)
         response = courses.states_PTS[:, -1, -1].mean()

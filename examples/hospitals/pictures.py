@@ -3,11 +3,12 @@
     python -m examples.hospitals.pictures RUN ARCHIVE
 
 from the repository's root. RUN is the directory of the experiment, which holds the policies, and
-ARCHIVE what `fedhql archive` has made of it. The pictures are written to ARCHIVE.
+ARCHIVE what `fedhql archive`, and perhaps `examples.hospitals.consensus`, have made of it. The
+pictures are written to ARCHIVE.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,22 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from examples.hospitals.clinic import Courses, always, treat
+from examples.hospitals.consensus import read_consensus
 from examples.hospitals.hiv import DAYS
 from fedhql.engines.kept_agents import kept_agents
 from fedhql.results.load import load_run
 from fedhql.results.statistics import t_band
+from fedhql.storage.records import CONSENSUS
 from fedhql.storage.run_directory import Cell
 
 ARMS = {"alone": "independent", "federated": "fedhql"}
 COLOURS = {
-    "no drug": "0.6", "both drugs always": "black", "alone": "tab:orange", "federated": "tab:blue",
-}  # fmt: skip
+    "no drug": "0.6",
+    "both drugs always": "black",
+    "alone": "tab:orange",
+    "federated": "tab:blue",
+    "consensus": "tab:green",
+}
 # Of a state: its place, and what a physician calls it.
 SHOWN = {0: "healthy CD4+ T cells", 5: "immune response", 4: "free viruses"}
 
@@ -34,17 +41,25 @@ def main(run: Path, archive: Path) -> None:
     sys.path.append(str(Path(__file__).parent))  # the run's environment is named hiv:HIV-v0
     returns = returns_by_arm(archive)
     draw_gain(returns).savefig(archive / "gain.png", dpi=110)
-    draw_courses(courses_of(run, list(returns))).savefig(archive / "courses.png", dpi=90)
+    draw_courses(courses_of(run, returns)).savefig(archive / "courses.png", dpi=90)
 
 
 def returns_by_arm(archive: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Return, for each hospital and arm, the returns of its best policy by seed."""
-    run = load_run(archive)
+    """Return, for each hospital and arm of the run, the returns of its best policy by seed.
+
+    If the archive has the returns of the consensus policy, CONSENSUS has those of hospitals that
+    learned alone. They are the same for all hospitals.
+    """
+    run, together = load_run(archive), read_consensus(archive)
     seeds = sorted({cell.seed for cell in run.best_returns})
     of_arms = {
         word: np.array([run.best_returns[Cell(arm, seed)] for seed in seeds])
         for word, arm in ARMS.items()
+        if arm in run.manifest["arms"]
     }
+    if together:
+        consensus_S = np.array([together[Cell(ARMS["alone"], seed)] for seed in seeds])
+        of_arms[CONSENSUS] = np.tile(consensus_S[:, None], len(run.agents))
     return {
         name: {word: returns_SN[:, n] for word, returns_SN in of_arms.items()}
         for n, name in enumerate(run.agents)
@@ -56,7 +71,7 @@ def draw_gain(returns: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Figur
     names = [*returns, "mean of all"]
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    for shift, word in ((-0.15, "alone"), (0.15, "federated")):
+    for shift, word in zip((-0.15, 0.15), next(iter(returns.values())), strict=True):
         values_SN = np.array([of_arm[word] for of_arm in returns.values()]).T
         values_SN = np.column_stack([values_SN, values_SN.mean(axis=1)])
         at_N, (low_N, high_N) = np.arange(len(names)) + shift, t_band(values_SN)
@@ -73,19 +88,26 @@ def draw_gain(returns: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Figur
     return figure
 
 
-def courses_of(run: Path, hospitals: list[str]) -> dict[str, dict[str, Courses]]:
-    """Treat the published patient by each hospital's best policies of the lowest seed."""
+def courses_of(run: Path, hospitals: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Courses]]:
+    """Treat the published patient by policies of the lowest seed.
+
+    `hospitals` has each hospital's words: "alone" and "federated" are its best policies.
+    """
+
+    def course(name: str, word: str) -> Courses:
+        if word == CONSENSUS:
+            policy = kept_agents(run, ARMS["alone"], None, "last").policy(CONSENSUS)
+        else:
+            policy = kept_agents(run, ARMS[word], None, "best").policy(name)
+        return treat(policy.answer, 1, 0, spread=0)
+
     same = {
         "no drug": treat(always(0), 1, seed=0, spread=0),
         "both drugs always": treat(always(3), 1, seed=0, spread=0),
     }
     return {
-        name: same
-        | {
-            word: treat(kept_agents(run, arm, None, "best").policy(name).answer, 1, 0, spread=0)
-            for word, arm in ARMS.items()
-        }
-        for name in hospitals
+        name: same | {word: course(name, word) for word in words}
+        for name, words in hospitals.items()
     }
 
 
