@@ -21,6 +21,7 @@ from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.records import SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
+from fedhql.storage.tracking import Tracking
 
 CELL = Cell("fedhql", 3)
 EPISODES = 4
@@ -199,7 +200,7 @@ def test_the_final_episodes_have_fresh_seeds(tmp_path: Path) -> None:
         RunDirectory(tmp_path),
         report=lambda progress: None,
         clock=lambda: 0.0,
-        track=(),
+        tracking=Tracking(()),
         state=None,
     )
     seen: set[int] = set()

@@ -9,6 +9,7 @@ from fedhql.errors import RunDirectoryError
 from fedhql.settings.experiment import read_settings
 from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
+from fedhql.storage.tracking import Tracking
 
 SETTINGS = read_settings("""
 [environment]
@@ -29,7 +30,7 @@ def records(home: Path, state: dict[str, object] | None = None) -> CellRecords:
         RunDirectory(home),
         report=lambda progress: None,
         clock=lambda: 0.0,
-        track=(),
+        tracking=Tracking(()),
         state=state,
     )
 

@@ -3,6 +3,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from fedhql.engines.build import gather_here
 from fedhql.engines.cell_records import Progress
 from fedhql.engines.cell_run import MOST_LOSSES, finish_cell
 from fedhql.engines.owned_cohort import Gather, OwnedCohort
-from fedhql.errors import AgentsLost
+from fedhql.errors import AgentsLost, SettingsError
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage import tracking
 from fedhql.storage.records import EvaluationRow, read_rows
 from fedhql.storage.run_directory import Cell, RunDirectory
 from tests.cli.running import TABULAR
@@ -26,6 +28,7 @@ def finish(
     gather: Gather = gather_here,
     cell: Cell = CELL,
     overrides: Sequence[str] = (),
+    track: Sequence[str] = (),
 ) -> list[Progress]:
     reports: list[Progress] = []
     finish_cell(
@@ -34,7 +37,7 @@ def finish(
         RunDirectory(home),
         report=reports.append,
         clock=lambda: 0.0,  # checkpoints take no time, so one is due after every round
-        track=(),
+        track=track,
         gather=gather,
     )
     return reports
@@ -125,3 +128,22 @@ def test_a_cell_ends_when_agents_are_lost_repeatedly(tmp_path: Path) -> None:
     with pytest.raises(AgentsLost):
         finish(tmp_path, losing(always_lost_at_once()))
     assert gathered == MOST_LOSSES
+
+
+def test_a_cell_that_cannot_start_closes_its_agents(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = []
+
+    def gather(*args: Any) -> OwnedCohort:
+        cohort = gather_here(*args)
+        vars(cohort)["close"] = lambda: closed.append(cohort)
+        return cohort
+
+    def refuse(*_: Any) -> None:
+        raise SettingsError("no account")
+
+    monkeypatch.setattr(tracking, "TRACKERS", {"tool": (lambda: None, refuse)})
+    with pytest.raises(SettingsError, match="no account"):
+        finish(tmp_path, gather, track=["tool"])
+    assert len(closed) == 1

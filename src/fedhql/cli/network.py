@@ -22,7 +22,7 @@ from fedhql.cli.common import INTERRUPTED, Track, fail
 from fedhql.errors import MemberRefused, MemberStopped, MissingExtra, SettingsError
 from fedhql.remote.server.status import printable
 from fedhql.storage.files import locked
-from fedhql.storage.tracking import require_trackers, start_trackers
+from fedhql.storage.tracking import Tracking, require_trackers
 
 if TYPE_CHECKING:
     from fedhql.remote.identity.credentials import Credentials
@@ -233,7 +233,7 @@ def join(
             clock=time.monotonic,
             secure_aggregation=secure_aggregation,
             give_up_seconds=give_up_after,
-            trackers=start_trackers(track or [], own.joinpath, name),
+            trackers=Tracking(track or []).start(own.joinpath, name),
         )
         _run_until_stopped(_until_terminated(member.run()))
 

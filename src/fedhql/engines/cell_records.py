@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from fedhql.storage.records import (
     RecordFile,
 )
 from fedhql.storage.run_directory import Cell, RunDirectory
-from fedhql.storage.tracking import start_trackers
+from fedhql.storage.tracking import Tracking
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class CellRecords:
         *,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        track: Sequence[str],
+        tracking: Tracking,
         state: Mapping[str, Any] | None,
     ) -> None:
         """Begin from a checkpoint's `state`; from the start if it is None."""
@@ -58,8 +59,6 @@ class CellRecords:
         self.names = settings.agent_names
         self._interval = settings.evaluation_interval  # also for an arm with other rounds
         self._directory, self._report, self._clock = directory, report, clock
-        title = f"{directory.path.resolve().name} {cell}"
-        self._trackers = start_trackers(track, partial(directory.tracked, cell), title)
         self._began = clock()
         self._mean_return: float | None = None
         # The rest is what a checkpoint holds.
@@ -81,8 +80,18 @@ class CellRecords:
         self._seconds_before: float = state.get("wall_seconds", 0.0)
         lengths = state.get("record_lengths", (None, None))
         home = directory.cell(cell)
-        self._evaluations = RecordFile(home / "evaluations.csv", EvaluationRow, length=lengths[0])
-        self._federation = RecordFile(home / "federation.csv", FederationRow, length=lengths[1])
+        with ExitStack() as opened:
+            self._evaluations = RecordFile(
+                home / "evaluations.csv", EvaluationRow, length=lengths[0]
+            )
+            opened.enter_context(closing(self._evaluations))
+            self._federation = RecordFile(home / "federation.csv", FederationRow, length=lengths[1])
+            opened.enter_context(closing(self._federation))
+            title = f"{directory.name} {cell}"
+            self._trackers = tracking.start(partial(directory.tracked, cell), title)
+            for tracker in self._trackers:
+                opened.enter_context(closing(tracker))
+            self._open = opened.pop_all()
 
     @property
     def _whole_budget(self) -> int:
@@ -230,8 +239,5 @@ class CellRecords:
     def close(self) -> None:
         # In a file of its own, because a cell that stops with an error has no result.
         refused = json.dumps(self.refused)
-        write_atomically(self._directory.refused_answers(self.cell), refused + "\n")
-        for tracker in self._trackers:
-            tracker.close()
-        self._evaluations.close()
-        self._federation.close()
+        with self._open:
+            write_atomically(self._directory.refused_answers(self.cell), refused + "\n")

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.best_states import evaluate_best
@@ -22,6 +22,7 @@ from fedhql.storage.checkpoints import Checkpoints, latest_checkpoint
 from fedhql.storage.files import locked, whole_directory
 from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
+from fedhql.storage.tracking import Tracking
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,13 @@ def finish_cell(
     """
     # A worker may outlive its killed parent briefly, hold the lock and even finish the cell.
     with locked(directory.cell(cell), wait=True):
-        losses, lost_at = 0, None
+        losses, lost_at, tracking = 0, None, Tracking(track)
         while not directory.result(cell).exists():
             try:
-                run = _CellRun(settings, cell, directory, report, clock, track, gather)
-                with closing(run):
+                with ExitStack() as opened:
+                    run = _CellRun(
+                        settings, cell, directory, report, clock, tracking, gather, opened
+                    )
                     run.until_budget_is_spent(build)
             except AgentsLost as error:
                 latest = latest_checkpoint(directory.checkpoints(cell))
@@ -69,32 +72,33 @@ class _CellRun:
         directory: RunDirectory,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        track: Sequence[str],
+        tracking: Tracking,
         gather: Gather,
+        opened: ExitStack,
     ) -> None:
+        """Begin, or continue from the last checkpoint. `opened` closes what this opens."""
         self._settings, self._cell, self._directory = settings, cell, directory
         self._checkpoints = Checkpoints(directory.checkpoints(cell), clock)
         checkpoint, state = self._checkpoints.latest(), None
         of_arm = settings_of_arm(settings, cell.arm)
         self._owned = gather(of_arm, cell.seed, self._on_self_learned)
+        opened.enter_context(closing(self._owned))
         if checkpoint is not None:
             state = json.loads((checkpoint / "cell.json").read_text())
             self._checkpoints.seconds_spent = state["checkpoint_seconds"]
-            try:
-                self._owned.restore(checkpoint)
-            except AgentsLost:
-                self._owned.close()
-                raise
+            self._owned.restore(checkpoint)
         policies = len(settings.agents) + federates(cell.arm)  # the consensus policy is the last
         self._evaluation_environments = build_batch(
             settings, policies * settings.evaluation.episodes
         )
+        opened.enter_context(closing(self._evaluation_environments))
         self._centre: Centre | None = None
         self._cohort = under_attack(self._owned, of_arm.attack)
         self._server: FederationServer | None = None
         if federates(cell.arm):
             self._carries_over = of_arm.federation.carry_over
             self._server_environments = build_batch(of_arm, of_arm.federation.query_batch)
+            opened.enter_context(closing(self._server_environments))
             asked = as_asked(self._cohort, of_arm.federation)
             self._server = build_server(of_arm, asked, self._server_environments, str(cell))
             attack = attack_number(of_arm.attack.name), of_arm.attack.attackers
@@ -107,9 +111,10 @@ class _CellRun:
             directory,
             report=report,
             clock=clock,
-            track=track,
+            tracking=tracking,
             state=state,
         )
+        opened.enter_context(closing(self._records))
         if self._server is not None:
             self._server.refused = self._records.refused
             if state is not None and "server_environments" in state:
@@ -137,13 +142,6 @@ class _CellRun:
         evaluate_best(self._settings, self._cell, self._directory, build)
         records.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
         self._checkpoints.discard()
-
-    def close(self) -> None:
-        self._owned.close()
-        self._evaluation_environments.close()
-        if self._server is not None:
-            self._server_environments.close()
-        self._records.close()
 
     def _on_self_learned(self, env_steps: int) -> None:
         """Report that one agent has learned. The budget is charged once all agents have."""

@@ -31,6 +31,7 @@ from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import locked, whole_directory
 from fedhql.storage.records import ROUND, SELF_LEARNING
 from fedhql.storage.run_directory import Cell, RunDirectory
+from fedhql.storage.tracking import Tracking
 
 MOST_STEPS = 2**31 - 1
 Policy = tuple[Network, NDArray[np.float32]]
@@ -50,7 +51,8 @@ def finish_grid(
     with locked(home, wait=True):
         if all(directory.result(cell).exists() for cell in cells):
             return
-        with closing(_GridRun(settings, cells, directory, home, report, clock, track)) as run:
+        with ExitStack() as opened:
+            run = _GridRun(settings, cells, directory, home, report, clock, Tracking(track), opened)
             run.until_budgets_are_spent()
 
 
@@ -63,8 +65,10 @@ class _GridRun:
         home: Path,
         report: Callable[[Progress], None],
         clock: Callable[[], float],
-        track: Sequence[str],
+        tracking: Tracking,
+        opened: ExitStack,
     ) -> None:
+        """Begin, or continue from the last checkpoint. `opened` closes what this opens."""
         self._directory = directory
         self._cells = sorted(cells, key=lambda cell: not federates(cell.arm))  # federated first
         self._federated = sum(federates(cell.arm) for cell in cells)
@@ -85,9 +89,8 @@ class _GridRun:
         if checkpoint is not None:
             self._checkpoints.seconds_spent = states["checkpoint_seconds"]
             self._grid.restore(checkpoint)
-        self._open = ExitStack()
         self._records = [
-            self._open.enter_context(
+            opened.enter_context(
                 closing(
                     CellRecords(
                         settings,
@@ -95,7 +98,7 @@ class _GridRun:
                         directory,
                         report=report,
                         clock=clock,
-                        track=track,
+                        tracking=tracking,
                         state=states["cells"][str(cell)] if states else None,
                     )
                 )
@@ -123,9 +126,6 @@ class _GridRun:
 
     def _running_lanes(self) -> list[int]:
         return [n for n, records in enumerate(self._records) if records.affordable_self_learning()]
-
-    def close(self) -> None:
-        self._open.close()
 
     def _self_learn(self, running: Sequence[int]) -> None:
         env_steps = np.array([records.affordable_self_learning() for records in self._records])

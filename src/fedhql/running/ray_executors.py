@@ -117,7 +117,7 @@ class RayTaskExecutor:
         tasks = [
             Task(
                 f"part {number} of {len(work)}",
-                partial(_messages, part, self._clock),
+                partial(_messages, part, directory.name, self._clock),
                 _paths(part, directory),
                 {"num_cpus": 0, "num_gpus": 1} if part.on_gpu else {"num_cpus": 1, "num_gpus": 0},
             )
@@ -146,12 +146,14 @@ def _paths(work: Work, directory: RunDirectory) -> list[str]:
     return [path.relative_to(directory.path).as_posix() for path in paths] + homes
 
 
-def _messages(work: Work, clock: Callable[[], float], files: dict[str, bytes]) -> Iterator[Any]:
+def _messages(
+    work: Work, run: str, clock: Callable[[], float], files: dict[str, bytes]
+) -> Iterator[Any]:
     """Run a part in a child process of the Ray worker, and yield its messages."""
     from fedhql.cluster.tasks import Lost
 
     try:
-        yield from messages_of([partial(_in_scratch, work, clock, files)], 1)
+        yield from messages_of([partial(_in_scratch, work, run, clock, files)], 1)
     except WorkerDied as error:
         yield Lost(str(error))
     except (FedHQLError, WorkerFailed) as error:
@@ -159,9 +161,9 @@ def _messages(work: Work, clock: Callable[[], float], files: dict[str, bytes]) -
 
 
 def _in_scratch(
-    work: Work, clock: Callable[[], float], files: dict[str, bytes], send: Send
+    work: Work, run: str, clock: Callable[[], float], files: dict[str, bytes], send: Send
 ) -> None:
-    """Run a part in a scratch directory, and send its files and messages."""
+    """Run a part of the named run in a scratch directory, and send its files and messages."""
     with scratch("fedhql-task-", Path(tempfile.gettempdir())) as home:
         write_files(home, files)
         sender = FileSender(home, send, clock)
@@ -172,7 +174,7 @@ def _in_scratch(
             sender.send_if_due()
 
         try:
-            work.do(RunDirectory(home), report)
+            work.do(RunDirectory(home, run), report)
         finally:
             outbox.flush()
             sender.send()

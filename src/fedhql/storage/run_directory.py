@@ -61,8 +61,9 @@ class Cell:
 class RunDirectory:
     """The paths of one run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str = "") -> None:
+        """`name` is the run's, if `path` is a copy of its directory."""
+        self.path, self.name = path, name or path.resolve().name
         self.settings = path / "settings.toml"
         self.manifest = path / "manifest.json"
         self.evaluations = path / "evaluations.csv"

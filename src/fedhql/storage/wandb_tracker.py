@@ -11,14 +11,22 @@ from fedhql.errors import SettingsError
 from fedhql.storage.files import kept_id
 
 PROJECT_VARIABLE, PROJECT = "WANDB_PROJECT", "fedhql"  # and the default
+# By default, Weights & Biases waits for a server that is down without end.
+PATIENCE = {"WANDB_FINISH_TIMEOUT": "60", "WANDB_FINISH_TIMEOUT_RAISES": "true"}
 
 
 def load_wandb() -> Any:
+    for variable, default in PATIENCE.items():
+        os.environ.setdefault(variable, default)
     return import_module("wandb")
 
 
 class WandbTracker:
-    """Write scalars as PART/TAG. A step that is written again, after a resume, is left out."""
+    """Write scalars as PART/TAG.
+
+    Online, a step that is written again after a resume is left out. Offline, each resume writes
+    another directory with the same id.
+    """
 
     def __init__(self, directory: Path, title: str) -> None:
         """Continue the run whose id `directory` keeps, or start one. Its files go there.
@@ -36,7 +44,7 @@ class WandbTracker:
                 reinit="create_new",  # a process may have many cells, which learn side by side
                 settings={"console": "off", "silent": True},  # our own output stays as it is
             )
-        except wandb.Error as error:
+        except (wandb.errors.UsageError, wandb.errors.AuthenticationError) as error:
             raise SettingsError(
                 f"--track wandb: {error} WANDB_MODE=offline needs no account"
             ) from error
