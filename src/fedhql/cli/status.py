@@ -51,7 +51,8 @@ def status(
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise SettingsError(
-            f"no status from {url} ({reason}); start the server with --http"
+            f"no status from {url} ({reason}). If the server has ended, give its directory "
+            "instead; if it runs, it needs --http"
         ) from error
     p50, p99 = (found["exchanges"][key] for key in ("p50_seconds", "p99_seconds"))
     latency = "" if p50 is None else f"; exchanges p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms"
