@@ -61,7 +61,8 @@ def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, marg
     note = (
         f"Differences of the max mean return from {first_name}, mean over agents, at "
         f"{consumed:,.0f} env steps per agent, with Welch's {EQUIVALENCE_LEVEL:.0%} interval. "
-        f"Equivalent: it is inside ±{margin:g}. Different: it is outside. Else undecided."
+        f"Equivalent: it is inside ±{margin:g}. Different: it is outside. Else undecided. The "
+        "verdicts are not corrected for their number."
     )
     header = ("run", "arm", "verdict", "difference", "seeds")
     return Table(f"Equivalent within {margin:g}", header, rows, note=note, words=3)

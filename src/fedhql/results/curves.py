@@ -178,7 +178,10 @@ class Run:
         )
 
     def until(self, consumed: int) -> "Run":
-        """Return the curves as if the budget had ended here."""
+        """Return the run with curves as if the budget had ended here.
+
+        What was measured at the end of the run stays.
+        """
         budget = self.settings["budget"] | {"env_steps_per_agent": consumed}
         settings = self.settings | {"budget": budget}
         arms, after_rounds, consensus = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhql.results.curves import Floats, Run
 from fedhql.results.tables import Table
-from fedhql.results.verdicts import MET, NOT_MET, UNDECIDED, Verdict, distance
+from fedhql.results.verdicts import MET, NOT_MET, UNDECIDED, Verdict
 
 SEPARATOR = "--"  # between the experiment and the reading in the name of a run
 AFTER_ROUNDS = ", after rounds"
@@ -48,7 +48,7 @@ def nearest_first(verdicts: Verdicts) -> Verdicts:
     """Return the readings by distance; those that ran more of the experiments come first."""
 
     def key(reading: str) -> tuple[int, float, str]:
-        found = [each for each in _distances(verdicts[reading]).values() if each is not None]
+        found = [*_distances(verdicts[reading]).values()]
         return -len(found), float(np.mean(found)), reading
 
     return {reading: verdicts[reading] for reading in sorted(verdicts, key=key)}
@@ -101,11 +101,11 @@ def _evidence(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     return found
 
 
-def _distances(verdicts: Sequence[Verdict]) -> dict[str, float | None]:
-    experiments = dict.fromkeys(each.experiment for each in verdicts)
+def _distances(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Return the mean shortfall of each experiment that was run."""
     return {
-        name: distance([each for each in verdicts if each.experiment == name])
-        for name in experiments
+        experiment: float(np.mean([each.evidence.shortfall for each in of if each.evidence]))
+        for experiment, of in _evidence(verdicts).items()
     }
 
 
@@ -116,11 +116,10 @@ def readings_tables(verdicts: Verdicts, rng: np.random.Generator) -> list[Table]
     rows = []
     for reading, of in verdicts.items():
         by_experiment = _distances(of)
-        run = [each for each in by_experiment.values() if each is not None]
         rows.append(
             (
                 reading,
-                _number(float(np.mean(run))),
+                _number(float(np.mean([*by_experiment.values()]))),
                 f"{nearest[reading]:.0%}" if reading in nearest else "-",
                 *(_number(by_experiment.get(name)) for name in experiments),
                 _counts(of),
@@ -130,9 +129,10 @@ def readings_tables(verdicts: Verdicts, rng: np.random.Generator) -> list[Table]
         "The distance is the mean shortfall of an experiment's statements: how far the mean over "
         "seeds is outside a statement's range, in units of the task's scale (CartPole 500, "
         "LunarLander 300, shares of agents 1); 0 where it is inside. Left: the mean over the "
-        "experiments that were run. Statements about every λ are judged by the λ that were run, "
-        "and those about more of the budget than every reading has run, where the shortest run "
-        "ends. There, an agent that is said never to learn has had less time to do so. Nearest in: "
+        "experiments that were run. Statements about every λ are judged by the λ that were run. "
+        "Runs of one experiment are cut where the shortest ends, and statements about more of the "
+        "budget are judged there. So an agent that is said never to learn has had less time to do "
+        "so. Nearest in: "
         f"the share of {RESAMPLES:,} draws of these seeds, with repetition, in which a reading is "
         "the nearest of those with the same experiments as the first."
     )
