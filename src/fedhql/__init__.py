@@ -14,10 +14,11 @@ from fedhql.contract import (
 from fedhql.errors import FedHQLError
 
 if TYPE_CHECKING:
+    from fedhql.api.load_policy import load_policy
     from fedhql.api.result import Result, load
     from fedhql.api.study import federate, study
     from fedhql.engines.cell_records import Progress
-    from fedhql.policy import Policy, load_policy
+    from fedhql.policy import Policy
     from fedhql.results.curves import Curve
 
 __version__ = "0.2.0"
@@ -49,7 +50,7 @@ _MODULES = {
     "Result": "fedhql.api.result",
     "federate": "fedhql.api.study",
     "load": "fedhql.api.result",
-    "load_policy": "fedhql.policy",
+    "load_policy": "fedhql.api.load_policy",
     "study": "fedhql.api.study",
 }
 

@@ -111,7 +111,8 @@ def load_policy(directory: Path | str) -> Policy:
     home = Path(directory)
     if not (home / POLICY).exists():
         raise RunDirectoryError(
-            f"{home} holds no policy (no {POLICY}); write one with: fedhql export RUN --out DIR"
+            f"{home} holds no policy (no {POLICY}); allowed: what fedhql export RUN --out DIR "
+            "wrote, or the home of a member of a federation"
         )
     content = json.loads((home / POLICY).read_text())
     first = content["first_observation"]

@@ -227,7 +227,7 @@ def join(
             name,
             address,
             own,
-            agent_builder(agent, settings or [], kept, environment),
+            agent_builder(name, own, agent, settings or [], kept, environment),
             credentials=shown,
             rng=random.Random(),  # spreads the retries of members over time
             clock=time.monotonic,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedhql.engines.kept_agents import STATES, KeptAgents, kept_agents
-from fedhql.storage.arm_names import label
 from fedhql.storage.records import CONSENSUS
 
 if TYPE_CHECKING:
@@ -19,12 +18,19 @@ if TYPE_CHECKING:
 
 ALL = "all"
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="The directory of a run, or the home of a member."),
+]
 Seed = Annotated[
     int | None, typer.Option(metavar="K", help="A seed of the run.  [default: the lowest]")
 ]
 State = Annotated[
-    str, typer.Option(metavar="|".join(STATES), help="Which state of each agent to take.")
+    str | None,
+    typer.Option(
+        metavar="|".join(STATES),
+        help="Which state of each agent to take.  [default: best; of a member, last]",
+    ),
 ]
 
 
@@ -32,26 +38,28 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write.")],
     policy: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar=f"{CONSENSUS}|NAME",
-            help=f"{CONSENSUS}: act on the centre of all agents' values by the run's rule.",
+            help=f"{CONSENSUS}: act on the centre of all agents' values by the run's rule."
+            f"  [default: {CONSENSUS}; of a member, its agent]",
         ),
-    ] = CONSENSUS,
+    ] = None,
     arm: Annotated[
         str | None,
         typer.Option(metavar="ARM", help="An arm of the run.  [default: fedhql, if it was run]"),
     ] = None,
     seed: Seed = None,
-    state: State = STATES[0],
+    state: State = None,
 ) -> None:
     """Write a policy that NumPy alone can run: an agent, or the consensus of all agents.
 
-    fedhql.policy.load_policy(DIR) returns it, with q_values(states) and act(states).
+    fedhql.load_policy(DIR) returns it, with q_values(states) and act(states).
     """
     agents = kept_agents(run, arm, seed, state)
-    agents.export(policy, out)
-    typer.echo(f"wrote {out}: {policy} of {agents.cell}, {state} states")
+    chosen = policy or agents.default
+    agents.export(chosen, out)
+    typer.echo(f"wrote {out}: {chosen} of {agents.cell or agents.path}, {agents.state} states")
 
 
 def play(
@@ -72,7 +80,7 @@ def play(
         ),
     ] = None,
     seed: Seed = None,
-    state: State = STATES[0],
+    state: State = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.gif|FILE.mp4", help="Write a file.  [default: open a window]"),
@@ -96,7 +104,7 @@ def play(
         float, typer.Option(metavar="X", min=0.05, max=4, help="Size of the frames.")
     ] = 0.5,
 ) -> None:
-    """Watch policies of a run play one episode each, side by side, with names and returns."""
+    """Watch policies of a run, or a member's, play one episode each, side by side, with returns."""
     # Matplotlib and pygame take a second to load, and no other command needs them here.
     from fedhql.play.output import require_display, show, writer_for
     from fedhql.play.picture import Painter, Row
@@ -115,7 +123,7 @@ def play(
     policies = [
         cell.policy(name) for cell, of_cell in zip(cells, names, strict=True) for name in of_cell
     ]
-    titles = [f"{label(cell.cell.arm)}, {state} states" for cell in cells]
+    titles = [f"{cell.title}, {cell.state} states" for cell in cells]
     rows = [Row(title, of_cell) for title, of_cell in zip(titles, names, strict=True)]
     painter, task = Painter(rows, scale), cells[0].settings.environment
     with ExitStack() as stack:

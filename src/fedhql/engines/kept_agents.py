@@ -1,4 +1,4 @@
-"""The policies that a finished cell has kept: of each agent, and the consensus of all."""
+"""The policies that were kept: of a finished cell's agents and their consensus, or of a member."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,10 +25,12 @@ from fedhql.policy import ConsensusRule, Policy, write_policy
 from fedhql.settings.arms import federates, require_arm, settings_of_arm
 from fedhql.settings.experiment import read_settings_file
 from fedhql.settings.sections import ExperimentSettings
+from fedhql.storage.arm_names import label
 from fedhql.storage.records import CONSENSUS
-from fedhql.storage.run_directory import Cell, RunDirectory
+from fedhql.storage.run_directory import LAST, Cell, RunDirectory, member_home
 
-BEST, LAST = STATES = ("best", "last")
+BEST = "best"
+STATES = (BEST, LAST)
 
 
 def kept_policy(
@@ -57,11 +59,12 @@ def _policy_of(settings: ExperimentSettings, name: str, agent: BlackBoxAgent) ->
 
 @dataclass(frozen=True)
 class KeptAgents:
-    """The best or the last states of the agents of one finished cell."""
+    """The best or the last states of the agents of one finished cell, or of a member's agent."""
 
-    directory: RunDirectory
+    path: Path  # of the run, or of the member's home
     settings: ExperimentSettings  # of the arm
-    cell: Cell
+    cell: Cell | None  # None: a member knows no arm and no other agent
+    homes: Mapping[str, Path]  # of the agents; a state is a directory in it
     state: str
     build: Build = build_one_agent
     live: Mapping[str, BlackBoxAgent] = field(default_factory=dict)  # their last state is their own
@@ -70,6 +73,16 @@ class KeptAgents:
     def names(self) -> list[str]:
         return self.settings.agent_names
 
+    @property
+    def default(self) -> str:
+        """The policy that stands for all: the consensus, or a member's only agent."""
+        return CONSENSUS if self.cell is not None else self.names[0]
+
+    @property
+    def title(self) -> str:
+        """The arm as people read it; of a member, that it is one."""
+        return "member" if self.cell is None else label(self.cell.arm)
+
     def policy(self, name: str) -> Policy:
         """Return the policy of an agent, or CONSENSUS. Raise AgentRefused if it cannot be read."""
         agents = [self._policy(agent) for agent in self._agents_of(name)]
@@ -77,27 +90,26 @@ class KeptAgents:
 
     def export(self, name: str, out: Path) -> None:
         """Write the policy of an agent, or CONSENSUS. Raise AgentRefused if it has no network."""
-        of = self.settings
+        of, cell = self.settings, self.cell
         write_policy(
             out,
             {agent: self._network(agent) for agent in self._agents_of(name)},
             self._rule() if name == CONSENSUS else None,
             first_observation(_observation_space(of)),
             {
-                "run": self.directory.path.resolve().name,
+                "run": self.path.resolve().name,
                 "environment": of.environment.id,
-                "arm": self.cell.arm,
-                "seed": self.cell.seed,
+                **({} if cell is None else {"arm": cell.arm, "seed": cell.seed}),
                 "state": self.state,
             },
         )
 
     def _agents_of(self, name: str) -> list[str]:
-        if name == CONSENSUS:
+        if name == CONSENSUS == self.default:
             return self.names
         if name not in self.names:
-            allowed = ", ".join((*self.names, CONSENSUS))
-            raise SettingsError(f"{self.directory.path} has no {name!r}; allowed: {allowed}")
+            allowed = ", ".join(dict.fromkeys((*self.names, self.default)))
+            raise SettingsError(f"{self.path} has no {name!r}; allowed: {allowed}")
         return [name]
 
     def _rule(self) -> ConsensusRule:
@@ -109,7 +121,8 @@ class KeptAgents:
         if name in self.live and self.state == LAST:
             return _policy_of(self.settings, name, self.live[name])
         n, home = self.names.index(name), self._home(name)
-        policy = kept_policy(self.settings, self.cell.seed, n, home, self.build)
+        seed = 0 if self.cell is None else self.cell.seed  # what is restored has its own
+        policy = kept_policy(self.settings, seed, n, home, self.build)
         if policy is None:
             but = "; allowed: state='last', the agent as it is now" if name in self.live else ""
             raise AgentRefused(
@@ -128,40 +141,60 @@ class KeptAgents:
         return home
 
     def _home(self, name: str) -> Path:
-        home = self.directory.agent(self.cell, name) / self.state
+        home = self.homes[name] / self.state
         if not home.exists():
+            until = ", and its federation must have ended" if self.cell is None else ""
             raise AgentRefused(
                 f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
-                "class needs export(directory), or save(directory) and restore(directory)"
+                f"class needs export(directory), or save(directory) and restore(directory){until}"
             )
         return home
 
     def _described(self, name: str) -> str:
         kind = self.settings.agents[self.names.index(name)].kind
-        return f"{name} of {self.cell} (kind {kind!r})"
+        return f"{name} of {self.cell or self.path} (kind {kind!r})"
 
 
 def kept_agents(
-    run: Path,
-    arm: str | None,
-    seed: int | None,
-    state: str,
+    path: Path,
+    arm: str | None = None,
+    seed: int | None = None,
+    state: str | None = None,
     *,
     build: Build = build_one_agent,
 ) -> KeptAgents:
-    """Return what a cell of a run has kept.
+    """Return what a cell of a run has kept, or the agent in the home of a member.
 
-    The default is the first arm that federates, if any, and its lowest seed. Raise SettingsError or
-    RunDirectoryError if there is no such finished cell.
+    The default is the first arm that federates, if any, its lowest seed, and the best states; of a
+    member, the last state. Raise SettingsError or RunDirectoryError if there is no such finished
+    cell.
     """
-    directory = RunDirectory(run)
-    directory.require_run()
-    if state not in STATES:
+    if state not in (None, *STATES):
         raise SettingsError(f"--state {state}: allowed: {', '.join(STATES)}")
+    if (home := member_home(path)) is not None:
+        return _of_member(home, arm, seed, state)
+    directory = RunDirectory(path)
+    directory.require_run()
     settings = read_settings_file(directory.settings)
     cell = _finished_cell(directory, require_arm(settings, arm) if arm else None, seed)
+    homes = {name: directory.agent(cell, name) for name in settings.agent_names}
     of_arm = settings_of_arm(settings, cell.arm)
-    return KeptAgents(directory, of_arm, cell, state, build)
+    return KeptAgents(path, of_arm, cell, homes, state or BEST, build)
+
+
+def _of_member(home: Path, arm: str | None, seed: int | None, state: str | None) -> KeptAgents:
+    for option, given, allowed in (
+        ("arm", arm, None),
+        ("seed", seed, None),
+        ("state", state, LAST),
+    ):
+        if given not in (None, allowed):
+            raise SettingsError(
+                f"--{option} {given}: {home} is the home of a member, which keeps the last state "
+                f"of one agent; leave --{option} out"
+            )
+    settings = read_settings_file(RunDirectory(home).settings)
+    return KeptAgents(home, settings, None, {settings.agent_names[0]: home}, LAST)
 
 
 def _finished_cell(directory: RunDirectory, arm: str | None, seed: int | None) -> Cell:

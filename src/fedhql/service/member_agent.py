@@ -8,6 +8,7 @@ from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tomli_w
 from pydantic import ValidationError
 
 from fedhql.agents.kinds import build_agent, find_kind
@@ -17,20 +18,47 @@ from fedhql.engines.jax_setup import prepare_jax
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import Environment, action_count, make_environment
 from fedhql.errors import AgentRefused, SettingsError, SpacesDiffer
+from fedhql.remote.member.kept_agent import saving_in
 from fedhql.settings.explain import explain
 from fedhql.settings.overrides import toml_value
 from fedhql.storage.files import write_atomically
+from fedhql.storage.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from fedhql.remote.wire_pb2 import Task
 
 
 def agent_builder(
-    kind: str, overrides: Sequence[str], seed: int, environment: str | None
+    name: str,
+    home: Path,
+    kind: str,
+    overrides: Sequence[str],
+    seed: int,
+    environment: str | None,
 ) -> "Callable[[Task], BlackBoxAgent]":
-    """Return a function that builds the agent for a task. Raise if the settings are wrong."""
+    """Return a function that builds the agent for a task. Raise if the settings are wrong.
+
+    The function also writes the member as an experiment into its home: `load_policy`, `play` and
+    `export` build the agent from it.
+    """
     options = _options(kind, overrides)
-    return lambda task: _build(kind, options, seed, environment, task)
+
+    def build(task: "Task") -> BlackBoxAgent:
+        named = environment or task.environment
+        # The server's options are not for an environment that the owner chose.
+        env_options = {} if environment else {k: json.loads(v) for k, v in task.options.items()}
+        agent = _build(kind, options, seed, environment, env_options, task)
+        said = {key: value for key, value in options.items() if value is not None}
+        experiment = {
+            "environment": {"id": named, "discount": task.discount, "options": env_options},
+            "budget": {"env_steps_per_agent": task.env_steps_per_member},
+            "agents": [{**said, "kind": kind, "name": name}],
+        }
+        with saving_in(home):
+            write_atomically(RunDirectory(home).settings, tomli_w.dumps(experiment))
+        return agent
+
+    return build
 
 
 def own_seed(home: Path, given: int | None) -> int:
@@ -65,11 +93,14 @@ def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _build(
-    kind: str, options: dict[str, Any], seed: int, environment: str | None, task: "Task"
+    kind: str,
+    options: dict[str, Any],
+    seed: int,
+    environment: str | None,
+    env_options: dict[str, Any],
+    task: "Task",
 ) -> BlackBoxAgent:
     named = environment or task.environment
-    # The server's options are not for an environment that the owner chose.
-    env_options = {} if environment else {k: json.loads(v) for k, v in task.options.items()}
     if environment is None and ":" in task.environment:
         # Gymnasium imports the module before the colon, and a server must not choose our code.
         raise AgentRefused(

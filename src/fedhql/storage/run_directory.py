@@ -24,6 +24,8 @@ from fedhql.storage.files import locked, write_atomically
 from fedhql.storage.records import EvaluationRow, FederationRow, header
 
 SERVER_JOURNAL = "journal.sqlite"  # in a server's home, which is not a run directory
+MEMBER_LEDGER = "member.json"  # in a member's home
+LAST = "last"  # the directory of an agent's state at the end
 # Their versions can change a result, or what machines send to each other.
 PACKAGES = (
     "fedhql",
@@ -112,6 +114,11 @@ class RunDirectory:
                 f"it has no arm to compare with. See fedhql status {self.path}, and the files "
                 f"{self.evaluations.name} and {self.federation.name} there"
             )
+        if member_home(self.path) is not None:
+            raise RunDirectoryError(
+                f"{self.path} is the home of a member, not a run; allowed: fedhql play and export, "
+                "fedhql.load_policy"
+            )
         raise RunDirectoryError(f"{self.path} holds no run of fedhql (no {self.manifest.name})")
 
     def require_unused(self) -> None:
@@ -170,6 +177,12 @@ class RunDirectory:
 
     def write_manifest(self, content: dict[str, Any]) -> None:
         write_atomically(self.manifest, json.dumps(content, indent=2) + "\n")
+
+
+def member_home(path: Path) -> Path | None:
+    """Return the member's home that is `path`, or has it as its last state; None if none is."""
+    homes = (path, path.parent) if path.name == LAST else (path,)
+    return next((home for home in homes if (home / MEMBER_LEDGER).exists()), None)
 
 
 def _version_reader(packages: tuple[str, ...]) -> Callable[[], dict[str, str]]:

@@ -318,7 +318,7 @@ def test_a_member_with_different_states_or_actions_leaves(tmp_path: Path) -> Non
             members_of(tmp_path, server.address) as members,
         ):
             for name, environment in (("eve", "Taxi-v4"), ("mal", "CartPole-v1")):
-                build = agent_builder("tabular", [], 0, environment)
+                build = agent_builder(name, tmp_path, "tabular", [], 0, environment)
                 with pytest.raises(MemberRefused, match="the environment's states and actions are"):
                     await asyncio.wait_for(members.join(name, build), 10)
             members.join("ann")

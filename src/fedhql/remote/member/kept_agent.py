@@ -30,10 +30,12 @@ from fedhql.remote.wire import WireError, fingerprint, unpack
 from fedhql.remote.wire_pb2 import Improvement, Learn, Order, Report, Task, Tensor, Welcome
 from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import whole_directory, write_atomically
+from fedhql.storage.run_directory import LAST, MEMBER_LEDGER
 from fedhql.storage.tracking import Tracker
 
 log = logging.getLogger(__name__)
-LEDGER, IMPROVEMENTS = "member.json", "place.json"
+IMPROVEMENTS = "place.json"
+NOT_KEPT = "its agent has neither save(directory) and restore(directory) nor export(directory)"
 
 
 @dataclass
@@ -53,6 +55,18 @@ class AppliedImprovements:
     applied: int = 0
     skipped: int = 0
     last: int = 0  # fingerprint of the last one; 0 if it was skipped or never received
+
+
+@contextmanager
+def saving_in(home: Path) -> Iterator[None]:
+    """Raise MemberStopped if the disk refuses, for then nothing would be done exactly once."""
+    try:
+        yield
+    except OSError as error:
+        raise MemberStopped(
+            f"{home} cannot be written ({error.strerror or error}); mend that, then run the same "
+            "command"
+        ) from error
 
 
 class KeptAgent:
@@ -76,7 +90,7 @@ class KeptAgent:
         self._welcome = Welcome()
         self._checkpoints = Checkpoints(home / "checkpoint", clock)
         self._ledger, self.improvements = _Ledger(), AppliedImprovements()
-        if (path := home / LEDGER).exists():
+        if (path := home / MEMBER_LEDGER).exists():
             self._ledger = _Ledger(**json.loads(path.read_text()))
         latest = self._checkpoints.latest()
         self._begun = latest is not None  # otherwise it has no state of this federation
@@ -112,6 +126,8 @@ class KeptAgent:
         greedy_answer_of(self._name, agent, states, task.actions)
         if self._trackers and not isinstance(agent, Diagnosable):
             log.warning("%s: nothing to track: its agent has no diagnostics()", self._name)
+        if not isinstance(agent, Exportable | Checkpointable):
+            log.warning("%s: the trained agent will be lost at the end: %s", self._name, NOT_KEPT)
         self._agent, self._can_be_saved = agent, isinstance(agent, Checkpointable)
         self._begun = True
         if latest is None:  # so that a restart continues from here
@@ -206,19 +222,8 @@ class KeptAgent:
         return int(shape[0])
 
     def _write_ledger(self) -> None:
-        with self._saving():
-            write_atomically(self._home / LEDGER, json.dumps(asdict(self._ledger)) + "\n")
-
-    @contextmanager
-    def _saving(self) -> Iterator[None]:
-        """Raise MemberStopped if the disk refuses, for then nothing would be done exactly once."""
-        try:
-            yield
-        except OSError as error:
-            raise MemberStopped(
-                f"{self._home} cannot be written ({error.strerror or error}); mend that, then run "
-                "the same command"
-            ) from error
+        with saving_in(self._home):
+            write_atomically(self._home / MEMBER_LEDGER, json.dumps(asdict(self._ledger)) + "\n")
 
     def checkpoint_if_due(self) -> None:
         if self._can_be_saved and self._checkpoints.due():
@@ -229,16 +234,20 @@ class KeptAgent:
             # A new number each time: a directory cannot be replaced atomically.
             latest = self._checkpoints.latest()
             number = 0 if latest is None else int(latest.name.removeprefix("round-")) + 1
-            with self._saving(), self._checkpoints.write(number) as directory:
+            with saving_in(self._home), self._checkpoints.write(number) as directory:
                 self._agent.save(directory)
                 (directory / IMPROVEMENTS).write_text(json.dumps(asdict(self.improvements)))
 
     def save_last(self) -> str:
-        """Save a checkpoint, export what the owner keeps, and return what the server is told."""
+        """Save a checkpoint and what the owner keeps, and return what the server is told."""
         self.checkpoint()
-        if isinstance(self._agent, Exportable):
-            with self._saving(), whole_directory(self._home / "last") as directory:
-                self._agent.export(directory)
+        agent, last = self._agent, self._home / LAST
+        if isinstance(agent, Exportable | Checkpointable):
+            with saving_in(self._home), whole_directory(last) as directory:
+                agent.export(directory) if isinstance(agent, Exportable) else agent.save(directory)
+            log.info("%s: the trained agent is in %s", self._name, last)
+        elif agent is not None:
+            log.warning("%s: the trained agent is lost: %s", self._name, NOT_KEPT)
         return "all is saved" if self._can_be_saved else "its agent has no save and restore"
 
     def close(self) -> None:
