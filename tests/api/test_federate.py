@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import fedhql
+from fedhql.agents.own_class import same_environment
 from tests.api.agents import BUDGET, ENV, QUICK, PlainAgent, SavedAgent
 from tests.known_mdps import STATES
 
@@ -181,12 +183,48 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
         federate(["tabular"], seed=seed)
 
 
-def test_a_live_agent_of_another_environment_is_refused() -> None:
-    agent = PlainAgent(seed=1)
-    agent.env_id = "CartPole-v1"  # type: ignore[attr-defined]  # an attribute that agents may have
-    with pytest.raises(fedhql.FedHQLError, match="env_id = 'CartPole-v1', but the environment is"):
-        federate([agent])
+class Declaring(PlainAgent):
+    """An agent that says which environment it has."""
+
+    env_id: str | None = None
+    env: Any = None
+
+
+@pytest.mark.parametrize(
+    "declared", [{"env_id": "CartPole-v1"}, {"env": gymnasium.make("CartPole-v1")}]
+)
+def test_a_live_agent_of_another_environment_is_refused(declared: dict[str, Any]) -> None:
+    agent = Declaring(seed=1)
+    vars(agent).update(declared)
+    with pytest.raises(
+        fedhql.FedHQLError,
+        match=f"south: this Declaring has the environment 'CartPole-v1', but .* is {ENV!r}",
+    ):
+        federate({"north": PlainAgent(seed=1), "south": agent})
     assert agent.learned_env_steps == 0
+
+
+def test_an_id_without_a_version_is_any_version_of_it() -> None:
+    assert same_environment("CartPole-v1", "CartPole")
+    assert same_environment("CartPole-v1", "module:CartPole-v1")
+    assert not same_environment("CartPole-v1", "CartPole-v0")
+
+
+class Linear(PlainAgent):
+    """Its weights are for states of four numbers."""
+
+    def q_values(self, states: Any) -> Any:
+        return np.asarray(states).reshape(len(states), -1) @ np.zeros((4, 2))
+
+
+def test_a_live_agent_that_cannot_answer_is_refused_by_name() -> None:
+    with pytest.raises(fedhql.FedHQLError) as refusal:
+        federate({"south": Linear(seed=1)})
+    assert re.fullmatch(
+        rf"south: this Linear cannot answer at states of {ENV}: given states of shape \(2,\), it "
+        r"raised ValueError: matmul: .*; expected: values of shape \(2, 4\) \(states, actions\)",
+        str(refusal.value),
+    )
 
 
 def test_an_object_twice_is_refused() -> None:

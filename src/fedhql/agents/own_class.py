@@ -51,6 +51,14 @@ def require_environment(kind: str, agent: BlackBoxAgent, wanted: str) -> None:
         )
 
 
+def declared_environment(agent: BlackBoxAgent) -> str | None:
+    """Return the agent's `env_id`, or the id of the Gymnasium environment in `agent.env`."""
+    spec = getattr(getattr(agent, "env", None), "spec", None)
+    found = getattr(agent, "env_id", None) or getattr(spec, "id", None)
+    return None if found is None else str(found)
+
+
 def same_environment(found: str, wanted: str) -> bool:
-    """Compare Gymnasium ids; a module to import may stand before one, as in "module:Name-v0"."""
-    return found.rpartition(":")[2] == wanted.rpartition(":")[2]
+    """Compare Gymnasium ids, in which a module may stand before the name, and no version after."""
+    ours, theirs = found.rpartition(":")[2], wanted.rpartition(":")[2]
+    return ours == theirs or ours.rpartition("-v")[0] == theirs

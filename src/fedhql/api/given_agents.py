@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.agents.own_class import require_environment
+from fedhql.agents.own_class import declared_environment, same_environment
 from fedhql.contract import BlackBoxAgent
-from fedhql.engines.build import build_cohort
+from fedhql.engines.build import build_cohort, first_states
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.owned_cohort import AgentSource, OwnedCohort
-from fedhql.errors import SettingsError
-from fedhql.federation.cohort import METHODS, require_contract
+from fedhql.errors import AgentRefused, FedHQLError, SettingsError
+from fedhql.federation.cohort import METHODS, greedy_answer_of, require_contract
 from fedhql.settings.sections import AgentSettings, ExperimentSettings
 
 # Called with a seed and the agent's options, as keywords.
@@ -56,7 +56,7 @@ class GivenAgents:
         self, settings: ExperimentSettings, seed: int, on_self_learned: Callable[[int], None]
     ) -> OwnedCohort:
         for n, agent in self.live.items():
-            require_environment(self.tables[n]["kind"], agent, settings.environment.id)
+            _require_task(settings.agent_names[n], agent, settings)
         agents = [
             self.live[n] if (built := self.build(settings, seed, n)) is None else built
             for n in range(len(settings.agents))
@@ -110,6 +110,28 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
     else:
         raise SettingsError(f"{place} = {agent!r}: allowed: {ALLOWED}")
     given.tables.append({"kind": kind, **plain(place, options)})
+
+
+def _require_task(name: str, agent: BlackBoxAgent, settings: ExperimentSettings) -> None:
+    """Raise AgentRefused if a live agent was built for another environment, as far as it shows."""
+    wanted, own = settings.environment.id, declared_environment(agent)
+    live = f"{name}: this {type(agent).__qualname__}"
+    if own is not None and not same_environment(own, wanted):
+        raise AgentRefused(
+            f"{live} has the environment {own!r}, but the experiment's is {wanted!r}; build it "
+            "with the experiment's"
+        )
+    states, A = first_states(settings)
+    try:
+        greedy_answer_of(name, agent, states, A)
+    except FedHQLError:
+        raise
+    except Exception as error:
+        raise AgentRefused(
+            f"{live} cannot answer at states of {wanted}: given states of shape {states.shape}, it "
+            f"raised {type(error).__name__}: {error}; expected: values of shape {(len(states), A)} "
+            "(states, actions)"
+        ) from error
 
 
 def _unwrapped(make: partial[Any], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.agents.own_class import same_environment
+from fedhql.agents.own_class import declared_environment, same_environment
 from fedhql.contract import (
     BlackBoxAgent,
     Checkpointable,
@@ -130,13 +130,10 @@ def _timed(clock: Callable[[], float], call: Callable[[], Any]) -> tuple[Any, fl
 
 
 def _same_environment(agent: BlackBoxAgent, wanted: str) -> Finding:
-    """Compare with the agent's `env_id`, or with the Gymnasium environment in `agent.env`."""
-    spec = getattr(getattr(agent, "env", None), "spec", None)
-    found = getattr(agent, "env_id", None) or getattr(spec, "id", None)
-    if found is None:
+    if (found := declared_environment(agent)) is None:
         nowhere = "the agent does not say which it has (no `env_id`, no `env.spec`)"
         return Finding("environment", None, nowhere)
-    same = same_environment(str(found), wanted)
+    same = same_environment(found, wanted)
     return Finding("environment", same, f"{found}; the experiment's is {wanted}")
 
 
