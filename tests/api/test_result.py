@@ -1,5 +1,6 @@
 """What a result gives: tables, pictures, a page, policies."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def result() -> fedhql.Result:
 def test_the_summary_answers_and_lists_every_agent(result: fedhql.Result) -> None:
     first, table = result.summary().split("\n\n")
     assert first.startswith("FedHQL, λ = 1 is ")
-    lines = table.splitlines()
-    assert lines[1].split("  ")[0] == "agent"
+    *lines, note = table.splitlines()
+    assert note == "alone: the arm independent, in which every agent learns alone."
+    assert re.split(r"  +", lines[1])[:3] == ["agent", "alone: best", "alone: last tenth"]
     assert [line.split()[0] for line in lines[2:]] == ["north", "south", "west", "mean"]
     best = result.curves["fedhql"][0].best[1, -1] + result.curves["fedhql"][1].best[1, -1]
     assert f"{best / 2:.4g}" in lines[3]

@@ -48,7 +48,7 @@ def test_returns_on_the_picture_are_those_of_an_evaluation(
     shown = re.findall(r"^(\w+), last states, (\w+): final (\S+)$", output, re.M)
     expected = [
         (label, name, f"{evaluated(kept_agents(run.path, arm, None, 'last').policy(name)):.4g}")
-        for arm, label in (("independent", "independent"), ("fedhql", "FedHQL"))
+        for arm, label in (("independent", "alone"), ("fedhql", "FedHQL"))
         for name in ("agent1", "agent2", "agent3", "consensus")
     ]
     assert shown == expected

@@ -31,7 +31,7 @@ def test_runs_are_compared_at_what_all_have_consumed() -> None:
     scores, _ = tables([OURS, THEIRS])
     assert "at 20 env steps per agent" in scores.note
     assert "above one of ours" in scores.note
-    assert scores.header == ("run", "independent", "FedHQL", "λ = 3")
+    assert scores.header == ("run", "alone", "FedHQL", "λ = 3")
     # Ours, federated: of the evaluations at 12, for 22 is too late. Seed 0: 9; seed 1: 3.
     assert scores.rows == [
         ("ours", "3 [1 seed] / 3", "6 [3, 9] / 6", "-"),
@@ -103,7 +103,7 @@ def test_what_differs_in_every_agent_is_said_once() -> None:
 
 
 def test_runs_of_the_same_settings_differ_in_none() -> None:
-    assert tables([OURS, THEIRS])[1].rows == [("theirs", "-")]
+    assert tables([OURS, THEIRS])[1].rows == [("theirs", "none")]
 
 
 def test_runs_of_the_same_name_are_told_apart() -> None:

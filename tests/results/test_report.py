@@ -16,6 +16,7 @@ from fedhql.results.curves import Run
 from fedhql.results.paper_experiments import CARTPOLE_10
 from fedhql.results.report import write_report
 from fedhql.results.styles import styles
+from fedhql.results.tables import LEGEND
 from fedhql.storage.run_directory import Cell
 from tests.browser import chromium
 from tests.results.handmade import curve, learning_run, run_of
@@ -114,6 +115,16 @@ def test_the_level_is_of_the_tables(tmp_path: Path) -> None:
     # 22.5, and 6.314 (t's quantile at 95 %, one degree of freedom) times half of 40 - 5.
     assert "| FedHQL, λ = 1 | 2 | 22 [-88, 133] |" in text
     assert "90% t-intervals" in text
+    assert "| 195 | own | 0.00 [2 equal seeds] |" in text  # nobody reaches it, and p = 0.5
+
+
+def test_what_is_the_same_as_alone_has_no_gain(tmp_path: Path) -> None:
+    before = {seed: curve([20, 100], [1 + seed, 9]) for seed in range(2)}
+    after = {seed: curve([20, 100], [1 + seed, 10 + seed]) for seed in range(2)}
+    html, text = written([run_of({"independent": before, "fedhql": after}, "mine")], tmp_path)
+    same = " | ".join(["1.5 [1, 2] (= alone)"] * 3)
+    assert f"| FedHQL, λ = 1 | - | - | {same} | 10 [10, 11] (+1.5 [1, 2]) |" in text
+    assert f"<p>{LEGEND}</p>" in html
 
 
 def test_runs_of_the_same_name_keep_their_own_tables(tmp_path: Path) -> None:
@@ -175,7 +186,7 @@ def test_a_page_opens_with_the_answer(tmp_path: Path) -> None:
 
 def test_many_runs_answer_where_they_stand(tmp_path: Path) -> None:
     html, text = written([replace(BY_HAND, name=f"run{n}") for n in range(5)], tmp_path)
-    assert text.startswith("# FedHQL: 5 runs\n\n## run0")
+    assert text.startswith(f"# FedHQL: 5 runs\n\n{LEGEND}\n\n## run0")
     assert text.count("FedHQL, λ = 1 is above DQN alone") == 5
     assert html.count("FedHQL, λ = 1 is above DQN alone") == 5
     assert 'id="gains"' not in html

@@ -37,7 +37,10 @@ def test_the_t_interval_is_scipys(seeds: int, level: float) -> None:
 def test_a_t_interval_by_hand() -> None:
     # Mean 10, standard deviation 2 over 3 seeds; t(0.975, 2) = 4.303.
     assert t_interval([8, 10, 12]) == pytest.approx((10 - 4.9683, 10 + 4.9683), abs=1e-3)
-    assert t_interval([500] * 5) == (500, 500)
+    assert t_interval([500] * 6) == (500, 500)
+    # The two-sided sign test of 5 equal seeds has p = 2^-4, which is above 0.05.
+    assert t_interval([500] * 5) == (-np.inf, np.inf)
+    assert t_interval([500] * 5, 0.9) == (500, 500)
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -251,5 +254,6 @@ def test_welchs_interval_is_scipys() -> None:
     ours, theirs = rng(0).normal(1, 3, 5), rng(1).normal(0, 1, 9)
     expected = scipy.stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
     assert welch_interval(ours, theirs, 0.9) == pytest.approx(expected)
-    assert welch_interval([2.0, 2.0], [1.0, 1.0], 0.9) == (1.0, 1.0)
+    assert welch_interval([2.0] * 5, [1.0] * 9, 0.9) == (1.0, 1.0)
+    assert welch_interval([2.0, 2.0], [1.0] * 9, 0.9) == (-np.inf, np.inf)
     assert welch_interval([2.0], [1.0, 3.0], 0.9) == (-np.inf, np.inf)

@@ -96,7 +96,7 @@ def test_the_corrected_p_decides() -> None:
 
 def test_a_verdict_tells_its_numbers() -> None:
     found = verdict(ABOVE_0, first=[50, 50, 50], second=[60, 60])
-    assert found.ours == "first: 50 [50, 50]; second: 60 [60, 60]"
+    assert found.ours == "first: 50 [3 equal seeds]; second: 60 [2 equal seeds]"
     assert found.seeds == 2
 
 

@@ -122,7 +122,7 @@ def attack_tables(scores: Sequence[AttackScore], level: float) -> list[Table]:
     note = (
         f"Max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 %, of "
         "the honest agents, at {:,.0f} env steps per agent; in brackets the share of what the same "
-        f"agents reach where nobody lies. ▼: below {WITHSTOOD:.0%} of it."
+        f"agents reach where nobody lies. ▼: below {WITHSTOOD:.0%} of it. -: not run."
     )
     tables = []
     for attackers in sorted({score.attackers for score in scores}):

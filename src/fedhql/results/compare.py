@@ -37,7 +37,7 @@ def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: fl
     note = (
         f"Max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 %, "
         f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed; in "
-        f"brackets the probability that a seed is above one of {_names(runs)[0]}."
+        f"brackets the probability that a seed is above one of {_names(runs)[0]}. -: not run."
     )
     return Table("Runs side by side", ("run", *map(label, arms)), rows, note=note)
 
@@ -100,7 +100,7 @@ def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         if key.startswith("agents.") and len(numbers) < agents:
             key = f"agents.{','.join(numbers)}.{key.removeprefix('agents.')}"
         told.append(f"{key}: {change}")
-    return "; ".join(told) or "-"
+    return "; ".join(told) or "none"
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -22,27 +22,42 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its t-interval; of one seed, without."""
+    """A mean over seeds with its t-interval; of one seed or a few equal ones, without."""
 
     mean: float
     low: float
     high: float
+    seeds: int = 1
 
     @classmethod
     def of(cls, values_S: Sequence[float] | Floats, level: float = LEVEL) -> "Estimate":
-        return cls(float(np.mean(values_S)), *t_interval(values_S, level))
+        return cls(float(np.mean(values_S)), *t_interval(values_S, level), len(values_S))
+
+    @property
+    def has_interval(self) -> bool:
+        return bool(np.isfinite(self.low))
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether every seed is exactly 0."""
+        return self.mean == 0 and (self.low == 0 or not self.has_interval)
 
     def as_share(self) -> "Estimate":
-        """Return the estimate of a share: its interval ends at 0 and 1. One seed has none."""
-        if not np.isfinite(self.low):
+        """Return the estimate of a share: its interval, if it has one, ends at 0 and 1."""
+        if not self.has_interval:
             return self
         return replace(self, low=max(self.low, 0.0), high=min(self.high, 1.0))
 
     def __str__(self) -> str:
-        if not np.isfinite(self.low):
-            return f"{self.mean:{digits_of(abs(self.mean))}} [1 seed]"
-        digits = digits_of(max(abs(self.low), abs(self.high)))
-        return f"{self.mean:{digits}} [{self.low:{digits}}, {self.high:{digits}}]"
+        size = max(abs(self.low), abs(self.high)) if self.has_interval else abs(self.mean)
+        return self.written(digits_of(size))
+
+    def written(self, digits: str) -> str:
+        """Return the mean and its interval in this format, or the reason why there is none."""
+        interval = f"{self.low:{digits}}, {self.high:{digits}}"
+        if not self.has_interval:
+            interval = "1 seed" if self.seeds == 1 else f"{self.seeds} equal seeds"
+        return f"{self.mean:{digits}} [{interval}]"
 
 
 def digits_of(size: float) -> str:

@@ -21,7 +21,7 @@ from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.reading_answers import Answers, answers_of_readings, readings_csv
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.styles import styles
-from fedhql.results.tables import Table, claims_table, run_tables
+from fedhql.results.tables import LEGEND, Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
 
 ANSWERS_FIRST = 4  # runs; of more, the answers stand with each run
@@ -94,7 +94,7 @@ def _markdown(
 ) -> str:
     few = len(runs) <= ANSWERS_FIRST
     parts = [f"# {title}\n", *(f"{line}\n" for line in _answers(runs, level) if few)]
-    parts += [table.markdown() for table in first]
+    parts += [f"{LEGEND}\n", *(table.markdown() for table in first)]
     for run, of_run in zip(runs, tables, strict=True):
         parts += [f"## {run.name}: {run.title}\n", _facts(run) + "\n"]
         parts += [] if few else [answer(run, level) + "\n"]
@@ -116,6 +116,7 @@ def _html(
         f"<h1>{escape(title)}</h1>",
         *(f'<p class="answer">{escape(line)}</p>' for line in _answers(runs, level) if few),
         _places(panels, "panels answers"),
+        f"<p>{escape(LEGEND)}</p>",
         *(table.html() for table in first),
         _toggles(runs),
     ]

@@ -4,6 +4,8 @@ The seed is the unit. Agents of one federation learn from each other, so they ar
 samples: average them within a seed (S seeds) before anything here.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -39,20 +41,33 @@ def t_band(values_SG: ArrayLike, level: float = LEVEL) -> tuple[Floats, Floats]:
 
 
 def t_interval(values_S: ArrayLike, level: float = LEVEL) -> tuple[float, float]:
-    """Return the same of single values."""
+    """Return the same of single values; of too few equal ones, from -inf to inf."""
+    if _too_few_equal([values_S], level):
+        return -np.inf, np.inf
     low, high = t_band(np.reshape(values_S, (-1, 1)), level)
     return float(low[0]), float(high[0])
+
+
+def _too_few_equal(samples: Sequence[ArrayLike], level: float) -> bool:
+    """Return whether no sample has a spread, and the smallest shows nothing by itself.
+
+    Equal values have no spread to judge by, so Student's interval would be a point. We judge by the
+    sign test instead, as `t_p_above` does: its two-sided p is 2^(1-S), 0.5 with two seeds.
+    """
+    least = min(np.size(values_S) for values_S in samples)
+    return not any(np.ptp(values_S) for values_S in samples) and 2.0 ** (1 - least) > 1 - level
 
 
 def welch_interval(ours_S: ArrayLike, theirs_T: ArrayLike, level: float) -> tuple[float, float]:
     """Return Welch's interval of the difference of two means, of seeds that are not paired.
 
-    One seed says nothing about the spread: with it, the interval reaches from -inf to inf.
+    One seed says nothing about the spread, and a few equal seeds say little: with them, the
+    interval reaches from -inf to inf.
     """
     from scipy.special import stdtrit
 
     ours, theirs = np.asarray(ours_S, dtype=np.float64), np.asarray(theirs_T, dtype=np.float64)
-    if min(len(ours), len(theirs)) == 1:
+    if min(len(ours), len(theirs)) == 1 or _too_few_equal([ours, theirs], level):
         return -np.inf, np.inf
     difference = float(ours.mean() - theirs.mean())
     squares = np.array([each.var(ddof=1) / len(each) for each in (ours, theirs)])

@@ -11,6 +11,7 @@ from fedhql.results.curves import Run
 from fedhql.results.load import load_run
 from fedhql.results.tables import Table
 from fedhql.results.unfinished import unfinished_cells
+from fedhql.storage.arm_names import INDEPENDENT, label
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import RunDirectory
 
@@ -51,10 +52,13 @@ def returns_table(run: Run, arms: Sequence[str] | None = None) -> Table:
     summary, seeds = summarise(run), len({s for curves in run.arms.values() for s in curves})
     summary = {arm: summary[arm] for arm in (summary if arms is None else arms)}
     title = f"Mean return over {seeds} seed{'s' * (seeds > 1)}: best evaluation, and last tenth"
-    header = ["agent", *(f"{arm}: {what}" for arm in summary for what in ("best", "last tenth"))]
+    parts = ("best", "last tenth")
+    header = ["agent", *(f"{label(arm)}: {what}" for arm in summary for what in parts)]
     rows = [(name, *_figures([of[name] for of in summary.values()])) for name in run.agents]
     mean = _figures([mean_over_agents(of) for of in summary.values()])
-    return Table(title, header, [*rows, ("mean", *mean)] if summary else [])
+    body = [*rows, ("mean", *mean)] if summary else []
+    alone = "alone: the arm independent, in which every agent learns alone."
+    return Table(title, header, body, note=alone if INDEPENDENT in summary else "")
 
 
 def _figures(arms: Sequence[AgentSummary]) -> list[str]:

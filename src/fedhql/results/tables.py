@@ -22,6 +22,11 @@ from fedhql.results.verdicts import MET, NOT_MET, NOT_RUN, UNDECIDED, Verdict, d
 from fedhql.storage.arm_names import INDEPENDENT
 from fedhql.storage.run_directory import Cell
 
+LEGEND = (
+    "In all tables, alone is the arm independent: every agent learns alone. A dash stands for what "
+    "was not run or not recorded. [1 seed] or [2 equal seeds] stands where there is no interval, "
+    "because one seed, or a few with the same value, do not show how much seeds differ."
+)
 STATUSES = (MET, NOT_MET, NOT_RUN, UNDECIDED)
 
 
@@ -58,6 +63,7 @@ class Table:
                     ).rstrip()
                     for line in lines
                 ),
+                *([self.note] if self.note else []),
             ]
         )
 
@@ -189,17 +195,22 @@ def welfare_table(run: Run, level: float) -> Table:
         cells = []
         for fraction in FRACTIONS:
             entry = found.get((arm, fraction))
-            gain = f" (+{entry.gain})".replace("+-", "-") if entry and entry.gain else ""
-            cells.append(f"{entry.welfare}{gain}" if entry else "-")
+            cells.append(f"{entry.welfare}{_over_alone(entry.gain)}" if entry else "-")
         rows.append((run.label(arm), *cells))
     header = ("arm", *(f"{fraction:.0%}" for fraction in FRACTIONS))
     note = (
         "Max mean return at equal consumption, the server's share included, up to one phase and "
         "one round by which a federated arm is evaluated later; in brackets the gain "
-        "over independent, seed by seed, with an interval of its own. "
-        f"{level:.0%} t-intervals over seeds."
+        "over alone, seed by seed, with an interval of its own. (= alone): no seed differs, as "
+        f"before the first round. {level:.0%} t-intervals over seeds."
     )
     return Table("Objective 1, system welfare", header, rows, note=note)
+
+
+def _over_alone(gain: Estimate | None) -> str:
+    if gain is None:
+        return ""
+    return " (= alone)" if gain.is_zero else f" (+{gain})".replace("+-", "-")
 
 
 def efficiency_table(run: Run, level: float) -> Table:
@@ -260,9 +271,7 @@ def _unattacked(run: Run) -> list[str]:
 
 
 def _share(estimate: Estimate) -> str:
-    share = estimate.as_share()
-    interval = f"{share.low:.2f}, {share.high:.2f}" if np.isfinite(share.low) else "1 seed"
-    return f"{share.mean:.2f} [{interval}]"
+    return estimate.as_share().written(".2f")
 
 
 def agents_table(run: Run) -> Table:

@@ -54,8 +54,9 @@ def _number_or_word(value: str) -> tuple[float, str]:
 
 
 def label(arm: str) -> str:
+    """Return what people read in tables and pictures for the name of an arm."""
     if not (changed := changes(arm)):
-        return "FedHQL" if arm == FEDHQL else arm
+        return "FedHQL" if arm == FEDHQL else "alone"
     for name, control in CONTROLS.items():
         if changed == changes(control):
             return name
