@@ -99,8 +99,8 @@ class Service:
         """Wait for enough members to begin; after a restart, for its members for a limited time."""
         roster, service = self._roster, self._service
         if self._position.stage == Stage.NEW:
-            self._in_loop(roster.tell, f"waiting for {service.start_with} members to begin with")
-            what = f"{service.start_with} members are needed to begin"
+            what = roster.needs("start_with", "to begin")
+            self._in_loop(roster.tell, f"waiting for members: {what()}")
             with roster.waits.waiting(what, self._missing):
                 self._wait(lambda: len(roster.present()) >= self._service.start_with)
             if never := [n for n in service.members if n not in roster.members]:
@@ -155,7 +155,7 @@ class Service:
             return len(self._left()) < self._service.quorum
 
         self._in_loop(self._dismiss_spent)
-        with roster.waits.waiting(f"{self._service.quorum} members are needed", self._missing):
+        with roster.waits.waiting(roster.needs("quorum", "for a round"), self._missing):
             if (
                 self._wait(lambda: enough() or roster.is_ending)
                 and len(present) < self._service.quorum
@@ -230,19 +230,23 @@ class Service:
         if before_step.steps:
             self._figures = before_step.figures()
             self._records.federated(position.round, self._cohort.names, self._figures)
-        self._log_round()
+        self._log_round(federated=before_step.steps > 0)
 
     def _not_late(self, names: Sequence[str]) -> list[str]:
         roster = self._roster
         return [n for n in names if roster.takes_part(n) and not roster.members[n].late_with]
 
-    def _log_round(self) -> None:
+    def _log_round(self, *, federated: bool) -> None:
         every, round_ = self._service.log_every_rounds, self._position.round
         now, began = self._clock(), self._round_began
         self._round_began = now
-        if every == 0 or round_ % every or self._figures is None:
+        if every == 0 or round_ % every:
             return
-        names = ", ".join(self._cohort.names) or "nobody"
+        if self._figures is None or not federated:
+            why = "no server step, because too few members are there with budget for one"
+            log.info("round %d: %.1f s of self-learning; %s", round_, now - began, why)
+            return
+        names = ", ".join(self._cohort.names)
         log.info(
             "round %d: %.1f s with %s; %d improvements, spread %.4g, TD error %.4g",
             round_, now - began, names, self._roster.improvements, self._figures.spread,

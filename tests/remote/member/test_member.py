@@ -1,6 +1,7 @@
 """A member against a server whose messages are scripted by the test."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedhql.remote.member.kept_agent import KeptAgent
 from fedhql.remote.member.member import Member
 from fedhql.remote.wire import join_handler, pack, pack_improvement, unpack
 from fedhql.remote.wire_pb2 import (
+    Cause,
     FromMember,
     FromServer,
     Goodbye,
@@ -229,6 +231,80 @@ def test_what_was_learned_without_a_report_is_reported_before_the_goodbye(tmp_pa
 
     run(tmp_path, first_connection, second_connection, agent=agent)
     assert agent.told == ["learn 25"]
+
+
+class Failing(Recorder):
+    """Raises an error when the server asks it, though not when it is built."""
+
+    asked = 0
+
+    def q_values(self, states: Any) -> Any:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("a secret of its owner's")
+        return super().q_values(states)
+
+
+def test_a_member_whose_agent_fails_says_so_before_it_leaves(tmp_path: Path) -> None:
+    """Otherwise the server would have to guess why the connection broke."""
+    heard = []
+
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.order(query=Query(states=pack(STATES)))
+        heard.append((await stream.hear()).goodbye)
+
+    with pytest.raises(RuntimeError, match="a secret"):
+        run(tmp_path, script, agent=Failing(seed=0))
+    assert [(each.reason, each.detail, each.cause) for each in heard] == [
+        (Goodbye.STOPPED, "its agent raised an error", Cause.OWNER)
+    ]
+
+
+def test_a_member_of_another_federation_says_so_before_it_leaves(tmp_path: Path) -> None:
+    heard = []
+
+    async def first(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.dismiss()
+
+    async def second(stream: ServerStream) -> None:
+        await stream.welcome(federation="another")
+        heard.append((await stream.hear()).goodbye)
+
+    run(tmp_path, first)
+    with pytest.raises(MemberRefused, match="use a separate --home for each federation"):
+        run(tmp_path, second)
+    assert [(each.reason, each.detail) for each in heard] == [
+        (Goodbye.REFUSED, "its home belongs to another federation")
+    ]
+
+
+def test_a_member_that_has_finished_does_not_look_for_its_server_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def script(stream: ServerStream) -> None:
+        await stream.welcome()
+        await stream.dismiss()
+
+    run(tmp_path, script)
+    run(tmp_path, script)  # while the server is there, it says the same again
+    port = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{port.getsockname()[1]}"
+    port.close()
+    again = Member(
+        "ann",
+        address,
+        tmp_path,
+        lambda task: Recorder(seed=0),
+        credentials=None,
+        rng=Hasty(0),
+        clock=time.monotonic,
+    )
+    asyncio.run(asyncio.wait_for(again.run(), 20))
+    assert f"ann: has finished, and there is no server at {address} any more" in caplog.messages[-1]
 
 
 class Unsaved:

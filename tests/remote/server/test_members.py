@@ -348,6 +348,69 @@ def test_a_federation_does_not_end_while_members_are_absent(tmp_path: Path) -> N
     assert fact(home, "improvements") == 3
 
 
+def test_the_log_says_whom_the_server_waits_for_and_how_the_federation_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    home, text = tmp_path / "home", federation(98)
+
+    async def run() -> None:
+        async with (
+            serving(home, text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            roster = server.roster
+            members.join("ann")
+            await server.reach(lambda: roster.present() == ["ann"])
+            wait = roster.waits.current
+            assert wait is not None
+            needed = "2 members are needed to begin (service.start_with)"
+            assert wait.what() == f"{needed}, 1 there"
+            assert f"waiting for members: {needed}, 0 there" in events(home)
+            members.join("bob")
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+    told = [record.getMessage() for record in caplog.records]
+    # 98 steps are three rounds of 20 own steps and 6 of the server's, then 20 own steps.
+    *rounds, last_round = [text for text in told if text.startswith("round ")]
+    assert [" with ann, bob; " in text for text in rounds] == [True] * 3
+    assert last_round.startswith("round 3: ")
+    assert last_round.endswith(
+        " of self-learning; no server step, because too few members are there with budget for one"
+    )
+    for name in ("ann", "bob"):
+        last = [text for text in told if text.startswith(f"{name} ")][-3:]
+        assert last == [
+            f"{name} has finished: its budget is spent",
+            f"{name} says goodbye: all is saved",
+            f"{name} has left: it said goodbye",
+        ]
+
+
+def test_a_member_that_the_quorum_needs_is_named_when_it_is_away(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", federation(BUDGET)) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, learn_seconds=0.3))
+            members.join("bob")
+            roster = server.roster
+            await server.reach(lambda: bool(roster.members) and roster.members["ann"].learning)
+            await members.leave("ann")
+            await server.reach(lambda: not roster.members["bob"].learning)
+            wait = roster.waits.current
+            assert wait is not None
+            assert (wait.what(), wait.names()) == ("self-learning", ["ann"])
+            members.join("ann")
+            await server.finish()
+            await members.finish()
+
+    asyncio.run(run())
+
+
 WRONG = {
     "quorum=3": "service.quorum is 3; allowed: up to service.start_with, which is 2",
     "quorum=0": "service.quorum: 0 is wrong; allowed: a whole number > 0",

@@ -46,6 +46,7 @@ class _Ledger:
     phase: int = 0
     phase_env_steps: int = 0
     env_steps: int = 0  # of all phases; older versions did not count them
+    finished: bool = False
 
 
 @dataclass
@@ -103,6 +104,11 @@ class KeptAgent:
     def federation(self) -> str:
         """The federation that the home belongs to; "" before the first Welcome."""
         return self._ledger.federation
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the federation has ended for this member, and the server knows its state."""
+        return self._ledger.finished
 
     @property
     def goes_on_in(self) -> str:
@@ -249,6 +255,11 @@ class KeptAgent:
         elif agent is not None:
             log.warning("%s: the trained agent is lost: %s", self._name, NOT_KEPT)
         return "all is saved" if self._can_be_saved else "its agent has no save and restore"
+
+    def finish(self) -> None:
+        """Remember that the federation has ended, and that the server knows what is saved."""
+        self._ledger.finished = True
+        self._write_ledger()
 
     def close(self) -> None:
         for tracker in self._trackers:

@@ -115,11 +115,18 @@ class Member:
             try:
                 await self._session()
             except _Over as end:
-                log.info("%s: %s", self._name, end)
+                log.info("%s: has finished: %s", self._name, end)
                 return
             except (grpc.aio.AioRpcError, _Disconnected) as error:
                 if self._stopping:  # we ended the connection ourselves
                     await asyncio.Future()  # wait to be cancelled
+                if self._agent.has_finished:
+                    log.info(
+                        "%s: has finished, and there is no server at %s any more; another "
+                        "federation needs another --home than %s",
+                        self._name, self._address, self._home,
+                    )  # fmt: skip
+                    return
                 why, is_final = await asyncio.to_thread(
                     explained, error, self._address, self._credentials
                 )
@@ -184,6 +191,14 @@ class Member:
                     Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500], cause=error.cause),
                 )
                 raise MemberRefused(f"{self._address} sent an invalid message: {error}") from error
+            except (_Over, _Disconnected, MemberRefused, *_ENDED):
+                raise
+            except Exception:  # the agent's, whose details are for its owner alone
+                detail = "its agent raised an error"
+                await _send_goodbye(
+                    stream, Goodbye(reason=Goodbye.STOPPED, detail=detail, cause=Cause.OWNER)
+                )
+                raise
             finally:
                 self._stream = None
                 if self._reading is not None:  # last, as it ends the stream
@@ -220,6 +235,7 @@ class Member:
                         done = self._agent.save_last()
                         await self._report_last_phase(stream)
                         await _send_goodbye(stream, Goodbye(reason=Goodbye.FINISHED, detail=done))
+                        self._agent.finish()
                     else:  # if we closed first, the server could not end its side
                         await _server_has_closed(stream)
                     self._raise_for(message.goodbye)
@@ -239,6 +255,9 @@ class Member:
 
     async def _welcomed_by(self, welcome: Welcome, stream: Any) -> None:
         if self._agent.federation not in ("", welcome.federation):
+            detail = "its home belongs to another federation"
+            goodbye = Goodbye(reason=Goodbye.REFUSED, detail=detail, cause=Cause.OTHER_FEDERATION)
+            await _send_goodbye(stream, goodbye)
             raise MemberRefused(
                 f"{self._address} is federation {welcome.federation}, but {self._home} belongs to "
                 f"{self._agent.federation}; use a separate --home for each federation"
@@ -257,7 +276,10 @@ class Member:
             raise MemberRefused(str(error)) from error
         self._welcomed = True
         self._reports_per_second = welcome.limits.messages_per_second
-        log.info("%s: joined at improvement %d", self._name, self._agent.improvements.applied)
+        log.info(
+            "%s: joined at improvement %d; the server gives it work when enough members are there",
+            self._name, self._agent.improvements.applied,
+        )  # fmt: skip
 
     def _raise_for(self, goodbye: Goodbye) -> NoReturn:
         """Raise the exception that a Goodbye from the server stands for."""

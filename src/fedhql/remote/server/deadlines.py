@@ -29,7 +29,7 @@ class Work(StrEnum):
 class Wait:
     """Something that the server waits for."""
 
-    what: str
+    what: Callable[[], str]
     names: Callable[[], list[str]]  # of the members it waits for now
     began: float
     since: datetime
@@ -48,8 +48,11 @@ class Waits:
         return next(iter(self._open[-1:]), None)  # another thread may close it meanwhile
 
     @contextmanager
-    def waiting(self, what: str, names: Callable[[], list[str]]) -> Iterator[None]:
-        wait = Wait(what, names, self._clock(), datetime.now(UTC))
+    def waiting(
+        self, what: str | Callable[[], str], names: Callable[[], list[str]]
+    ) -> Iterator[None]:
+        said = what if callable(what) else lambda: what
+        wait = Wait(said, names, self._clock(), datetime.now(UTC))
         self._open.append(wait)
         try:
             yield
@@ -67,7 +70,7 @@ class Waits:
             return None
         wait.next_log_after = 2 * self.seconds(wait)
         names = ", ".join(wait.names()) or "members"
-        return f"waiting for {names} since {wait.since:%H:%M:%S} UTC: {wait.what}"
+        return f"waiting for {names} since {wait.since:%H:%M:%S} UTC: {wait.what()}"
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Container
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from fedhql.errors import FedHQLError, JournalError
 from fedhql.remote.server.condition import Condition
@@ -58,7 +58,7 @@ class Membership:
         if session.heard_at is not None:
             member.last_heard = session.heard_at.isoformat(timespec="seconds")
         self.write(members=[member])
-        self.tell(f"{session.name} is away: {why}")
+        self.tell(f"{session.name} {'has left' if member.finished else 'is away'}: {why}")
         self._condition.notify()
 
     def expel(
@@ -90,6 +90,15 @@ class Membership:
         ready = [name for name in here if self.is_ready(name)]
         rested = [name for name in ready if not self._probations.pauses(name)]
         return rested if len(rested) >= at_least or self.is_ending else ready
+
+    def needs(self, setting: Literal["start_with", "quorum"], purpose: str) -> Callable[[], str]:
+        """Return a function that says how many members are needed, and how many are there."""
+
+        def told() -> str:
+            needed, here = getattr(self.settings, setting), len(self.present())
+            return f"{needed} members are needed {purpose} (service.{setting}), {here} there"
+
+        return told
 
     @property
     def is_ending(self) -> bool:

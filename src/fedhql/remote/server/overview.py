@@ -15,7 +15,7 @@ def wait_status(roster: Roster) -> WaitStatus | None:
     if wait is None:
         return None
     since = wait.since.isoformat(timespec="seconds")
-    return WaitStatus(wait.what, wait.names(), since, roster.waits.seconds(wait))
+    return WaitStatus(wait.what(), wait.names(), since, roster.waits.seconds(wait))
 
 
 def members_status(roster: Roster, waiting: WaitStatus | None) -> list[MemberStatus]:

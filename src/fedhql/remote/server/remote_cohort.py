@@ -153,7 +153,10 @@ class RemoteCohort:
             done = [name for name in self.names if not members[name].learning]
             return not awaited() and len(done) >= min(roster.settings.quorum, len(self.names))
 
-        with roster.waits.waiting("self-learning", awaited):
+        def unfinished() -> list[str]:  # and absent, if the quorum needs them
+            return [name for name in self.names if members[name].learning]
+
+        with roster.waits.waiting("self-learning", lambda: awaited() or unfinished()):
             await roster.wait_until(learned, roster.settings.learning_deadline_seconds)
         for name in awaited():
             roster.miss(roster.sessions[name], Work.LEARNING)
