@@ -1,5 +1,7 @@
 """The errors that fedhql raises on purpose. Each message is one line that a user can act on."""
 
+RESUME = "--resume (in Python: resume=True)"  # as messages name it for both
+
 
 class FedHQLError(Exception):
     """Base of these errors; the command line prints the message and exits with `exit_code`."""

@@ -98,7 +98,7 @@ def test_report_writes_the_page(result: fedhql.Result, tmp_path: Path, name: str
 def test_a_report_at_no_level_is_refused(
     result: fedhql.Result, tmp_path: Path, level: float
 ) -> None:
-    with pytest.raises(fedhql.FedHQLError, match=f"--level {level}: allowed: between 0 and 1"):
+    with pytest.raises(fedhql.FedHQLError, match=f"level = {level}: allowed: between 0 and 1"):
         result.report(tmp_path / "page", level=level)
 
 

@@ -89,7 +89,7 @@ def test_a_run_leaves_everything(whole: Path) -> None:
 def test_another_engine_cannot_go_on_with_it(file: Path, whole: Path) -> None:
     done = fedhql("run", file, "--out", whole, "--resume", "--engine", "messages")
     assert done.returncode == 2
-    assert "was begun with --engine compiled and must be resumed with it" in done.stderr
+    assert "was begun with engine = 'compiled' and must be resumed with it" in done.stderr
 
 
 def test_killed_and_resumed_with_another_arm(file: Path, whole: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--progress", "dots"], "--progress dots: allowed: bar, lines, none"),
         (
             ["cartpole-n5", "--arm", "both"],
-            "--arm both: 'both' is not KEY=VALUE with a known key; allowed: independent, fedhql",
+            "arm = 'both': 'both' is not KEY=VALUE with a known key; allowed: independent, fedhql",
         ),
         (["cartpole-n5", "--attackers", "2"], "attack.attackers is 2: needs attack.name; allowed"),
         (
@@ -79,22 +79,25 @@ def with_agents(directory: Path, *answers: str) -> Path:
         (["cartpole-n5", "--attackers", "1", "--attack", "lie"], "attack.name: 'lie' is wrong"),
         (
             ["cartpole-n5", "--arm", "independent", "--attackers", "1", "--attack", "nan"],
-            "--attack and --attackers are for arms that federate, but there is only 'independent'",
+            "attack and attackers are for arms that federate, but there is only 'independent'",
         ),
-        (["cartpole-n5", "--arm", "exploration=-1"], "--arm exploration=-1: exploration: '-1' is"),
-        (["cartpole-n5", "--engine", "fast"], "--engine fast: allowed: auto, compiled, messages"),
-        (["cartpole-n5", "--backbone", "tf"], "--backbone tf: allowed: dqn, sb3"),
+        (
+            ["cartpole-n5", "--arm", "exploration=-1"],
+            "arm = 'exploration=-1': exploration: '-1' is",
+        ),
+        (["cartpole-n5", "--engine", "fast"], "engine = 'fast': allowed: auto, compiled, messages"),
+        (["cartpole-n5", "--backbone", "tf"], "backbone = 'tf': allowed: dqn, sb3"),
         (
             ["cartpole-n5", "--set", "agents.double=true", "--backbone", "sb3"],
             "agents.1.double: 'sb3-dqn' has no such setting",
         ),
         (
             ["cartpole-n5", "--backbone", "sb3", "--engine", "compiled"],
-            "--engine compiled runs agents of kind 'dqn' only; agent1 is 'sb3-dqn'",
+            "the compiled engine runs agents of kind 'dqn' only; agent1 is 'sb3-dqn'",
         ),
         (
             ["cartpole-n5", "--set", "environment.id=Taxi-v3", "--engine", "compiled"],
-            "--engine compiled has no Taxi-v3; it has CartPole-v1 (without options), ",
+            "the compiled engine has no Taxi-v3; it has CartPole-v1 (without options), ",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_suite_of_compiled_grids_at_a_url(tmp_path: Path) -> None:
 def test_options_of_another_engine(tmp_path: Path) -> None:
     file = experiment(tmp_path, 900)
     said = fedhql("run", file, "--out", tmp_path / "run", "--address", "here")
-    assert said.stderr == "fedhql: error: --address here is for --on ray\n"
+    assert said.stderr == "fedhql: error: address = 'here' is for on = 'ray'\n"
     assert said.returncode == 2
     said = fedhql("suite", "cartpole-n5", "--out", tmp_path, "--on", "ray", "--jobs", "1")
     assert said.stderr.startswith("fedhql: error: --jobs is for this machine")

@@ -52,5 +52,5 @@ def test_one_moment_chooses_the_best_state(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_an_older_version_is_refused(tmp_path: Path) -> None:
     state: dict[str, object] = {"round": 3, "best": {"agent1": 5.0}}
-    with pytest.raises(RunDirectoryError, match=r"older version .* or give another --out"):
+    with pytest.raises(RunDirectoryError, match=r"older version .* or give another directory"):
         records(tmp_path, state)

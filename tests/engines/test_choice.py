@@ -53,7 +53,7 @@ def test_auto_chooses_the_compiled_engine_where_it_can(
     [
         (SB3, r"agents of kind 'dqn' only; agent2 is 'sb3-dqn'", False),
         (settings("FrozenLake-v1"), r"has no FrozenLake-v1; it has CartPole-v1", False),
-        (SECURE, r"--engine compiled has no secure aggregation; .* the engine is messages", True),
+        (SECURE, r"the compiled engine has no secure aggregation; .* the engine is messages", True),
         (OPTIONS, r"has no CartPole-v1 with options .*sutton_barto_reward", True),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_missing_cryptography_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"--engine steam: allowed: auto, compiled, messages"):
+    with pytest.raises(SettingsError, match=r"engine = 'steam': allowed: auto, compiled, messages"):
         choose_engine(settings(), "steam")
 
 
@@ -128,7 +128,7 @@ def test_another_backbone_keeps_the_settings() -> None:
     [
         ("sb3", "agents.1.double=true", r"agents.1.double: 'sb3-dqn' has no such setting"),
         ("sb3", "agents.2.exploration=ucb", r"agents.2.exploration: 'sb3-dqn' has no such"),
-        ("keras", "agents.1.double=true", r"--backbone keras: allowed: dqn, sb3"),
+        ("keras", "agents.1.double=true", r"backbone = 'keras': allowed: dqn, sb3"),
     ],
 )
 def test_a_setting_that_the_other_backbone_lacks_is_refused(

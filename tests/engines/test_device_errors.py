@@ -65,7 +65,13 @@ def test_a_grid_that_does_not_fit_says_so_and_is_planned_again(
         "2 cells want 0.44 GB for replay memories and some more, and the device has 80 GB"
         in message
     )
-    for advice in ("CUDA_VISIBLE_DEVICES", "--seeds", "agents.buffer_size", "--jobs", "--resume"):
+    for advice in (
+        "CUDA_VISIBLE_DEVICES",
+        "fewer seeds",
+        "agents.buffer_size",
+        "fewer jobs",
+        "--resume",
+    ):
         assert advice in message
     assert "trying to allocate 6600000000 bytes. [tf-])" in message
     assert not (tmp_path / "grids" / "0").exists()

@@ -83,7 +83,7 @@ def test_only_what_every_seed_of_both_has_consumed_counts() -> None:
 def test_one_seed_asks_for_more() -> None:
     text = answer(run_of({"independent": seeds((1, 1)), "fedhql": seeds((42, 1))}))
     assert text.startswith("FedHQL, λ = 1 minus DQN alone: +41 in max mean return")
-    assert text.endswith("One seed cannot show a difference: run more, as in --seeds 0,1,2,3,4.")
+    assert text.endswith("One seed cannot show a difference: run more, such as seeds 0 to 4.")
 
 
 @pytest.mark.parametrize("arms", [{"fedhql": ALONE}, {"independent": ALONE}, {}])

@@ -125,9 +125,9 @@ def test_a_members_home_is_no_run(tmp_path: Path) -> None:
         with pytest.raises(error, match=text):
             kept_agents(home, **choice)  # type: ignore[arg-type]
 
-    refused(SettingsError, "--state best: .*ann is the home of a member", state="best")
-    refused(SettingsError, "--arm fedhql: .* leave --arm out", arm="fedhql")
-    refused(SettingsError, "--seed 0: .* leave --seed out", seed=0)
+    refused(SettingsError, "state = 'best': .*ann is the home of a member", state="best")
+    refused(SettingsError, "arm = 'fedhql': .* leave the arm out", arm="fedhql")
+    refused(SettingsError, "seed = 0: .* leave the seed out", seed=0)
     with pytest.raises(SettingsError, match="has no 'consensus'; allowed: ann"):
         kept_agents(home).policy("consensus")
     with pytest.raises(RunDirectoryError, match="is the home of a member, not a run; allowed"):

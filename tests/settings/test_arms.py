@@ -87,7 +87,7 @@ def test_an_arms_name_is_spelled_as_in_file_names() -> None:
         (
             SETTINGS,
             "fedhq",
-            r"--arm fedhq: 'fedhq' is not KEY=VALUE with .*KEY=VALUE.*rule, exploration, bound",
+            r"arm = 'fedhq': 'fedhq' is not KEY=VALUE with .*KEY=VALUE.*rule, exploration, bound",
         ),
         (SETTINGS, "", r"'' is not KEY=VALUE"),
         (SETTINGS, "explorration=3", r"'explorration' is not KEY=VALUE"),
@@ -96,17 +96,17 @@ def test_an_arms_name_is_spelled_as_in_file_names() -> None:
         (SETTINGS, "exploration=3,,", r"'' is not KEY=VALUE"),
         (SETTINGS, "exploration=3,exploration=4", r"a key is given twice"),
         (SETTINGS, "rule=bernstein", r"federation.rule = 'bernstein' needs federation.bound > 0"),
-        (SETTINGS, "rule=mode", r"--arm rule=mode: rule: 'mode' is wrong; allowed: 'mean-std'"),
-        (SETTINGS, "exploration=-1", r"--arm exploration=-1: exploration: .*a number >= 0"),
-        (SETTINGS, "exploration=many", r"--arm exploration=many: exploration"),
-        (SETTINGS, "exploration=nan", r"--arm exploration=nan: exploration"),
+        (SETTINGS, "rule=mode", r"arm = 'rule=mode': rule: 'mode' is wrong; allowed: 'mean-std'"),
+        (SETTINGS, "exploration=-1", r"arm = 'exploration=-1': exploration: .*a number >= 0"),
+        (SETTINGS, "exploration=many", r"arm = 'exploration=many': exploration"),
+        (SETTINGS, "exploration=nan", r"arm = 'exploration=nan': exploration"),
         (SETTINGS, "horizon_steps=1.5", r"horizon_steps"),
-        (SETTINGS, "bound=1", r"--arm bound=1: federation.bound is for rule = 'bernstein'"),
+        (SETTINGS, "bound=1", r"arm = 'bound=1': federation.bound is for rule = 'bernstein'"),
         (BERNSTEIN, "exploration=3", r"'bernstein' has no λ"),
         (BERNSTEIN, "bound=0", r"bound"),
         (SETTINGS, "broadcast=all", r"broadcast: 'all' is wrong; allowed: 'chosen', 'all-actions'"),
         (SETTINGS, "secure_aggregation=1", r"'secure_aggregation' is not KEY=VALUE"),
-        (SETTINGS, "trim=1", r"--arm trim=1: federation.trim is for rule = 'trimmed'"),
+        (SETTINGS, "trim=1", r"arm = 'trim=1': federation.trim is for rule = 'trimmed'"),
         (
             THREE,
             "attack=noise",
@@ -117,11 +117,11 @@ def test_an_arms_name_is_spelled_as_in_file_names() -> None:
         (
             THREE,
             "attack=lie,attackers=1",
-            r"--arm attack=lie.*: attack.name: 'lie' .*'nan', 'huge'",
+            r"arm = 'attack=lie.*': attack.name: 'lie' .*'nan', 'huge'",
         ),
         (THREE, "attack=nan,attackers=x", r"attack.attackers: 'x' is wrong; allowed: a whole"),
         (SETTINGS, "attack=nan,attackers=1", r"allowed: none of 1 agents"),
-        (TRIMMED, "trim=2", r"--arm trim=2: federation.trim is 2; allowed: 1 to 1 of 3 agents"),
+        (TRIMMED, "trim=2", r"arm = 'trim=2': federation.trim is 2; allowed: 1 to 1 of 3 agents"),
     ],
 )
 def test_a_wrong_arm_is_refused_in_one_line(
@@ -166,7 +166,7 @@ def test_values_that_are_words_are_sorted_too() -> None:
 @pytest.mark.parametrize(
     ("arm", "shown"),
     [
-        ("independent", "independent"),
+        ("independent", "alone"),
         ("fedhql", "FedHQL"),
         ("exploration=3", "λ = 3"),
         ("learning_rate=0.1,horizon_steps=4", "α = 0.1, horizon_steps = 4"),

@@ -84,6 +84,7 @@ def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
             "evaluation.interval_env_steps=0",
             r"evaluation.interval_env_steps: 0 is wrong; allowed: a whole number > 0",
         ),
+        ("query_batch=8", r"query_batch: unknown key; did you mean 'federation.query_batch'\?"),
         ("colour.red=1", r"colour: unknown key; .*allowed: environment, federation, budget"),
         ("agents.1.learning_rate=0", r"agents.1.learning_rate: 0 is wrong; allowed: a number > 0"),
         ("agents.1.hiden=[8]", r"agents.1.hiden: unknown key; did you mean 'hidden'"),

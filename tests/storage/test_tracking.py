@@ -41,14 +41,16 @@ def runs_of(client: Any, experiment: str) -> list[Any]:
 
 
 def test_an_unknown_tool_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--track neptune: allowed: tensorboard, mlflow, wandb"):
+    with pytest.raises(
+        SettingsError, match="track = 'neptune': allowed: tensorboard, mlflow, wandb"
+    ):
         require_trackers(["neptune"])
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_tool_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=rf"--track {name} needs .* 'fedhql\[{name}\]'"):
+    with pytest.raises(MissingExtra, match=rf"track = '{name}' needs .* 'fedhql\[{name}\]'"):
         require_trackers([name])
 
 
@@ -96,8 +98,9 @@ def test_a_tool_that_fails_does_not_end_the_run_and_is_named_once(
     )  # fmt: skip
     assert (tmp_path / "mine" / "cells" / "fedhql" / "seed0" / "result.json").exists()
     assert asked["log_batch"] == 3
-    assert [record.message for record in caplog.records if "--track" in record.message] == [
-        "--track mlflow fails, and the work goes on without it: MlflowException: the server is down"
+    assert [record.message for record in caplog.records if "tracking" in record.message] == [
+        "tracking with mlflow fails, and the work goes on without it: "
+        "MlflowException: the server is down"
     ]
     # The other tool gets the figures of the later rounds, too.
     (events,) = (tmp_path / "mine" / "tensorboard" / "fedhql" / "seed0" / "server").iterdir()
@@ -157,7 +160,7 @@ def test_a_server_that_is_down_is_left_out_after_few_requests(
             monkeypatch.delenv(variable)
     assert Tracking(["mlflow"]).start(tmp_path.joinpath, "mine") == []
     assert len(requests_of_a_broken_server) == expected
-    assert "--track mlflow fails, and the work goes on without it" in caplog.text
+    assert "tracking with mlflow fails, and the work goes on without it" in caplog.text
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == (retries or "10")
 
 

@@ -45,7 +45,7 @@ class Mirror:
             return
         if INDEX not in self._at_url:
             raise RunDirectoryError(
-                f"{self._url} is not empty and holds no run of fedhql; choose another --out"
+                f"{self._url} is not empty and holds no run of fedhql; choose another directory"
             )
         self._at_url.remove(INDEX)
         for name in json.loads(self._files.cat_file(f"{self._root}/{INDEX}")):
@@ -60,7 +60,7 @@ class Mirror:
         try:
             self._put(INDEX, b"[]")
         except Exception as error:  # each kind of store raises its own types of errors
-            raise RunDirectoryError(f"--out {self._url} cannot be written: {error}") from error
+            raise RunDirectoryError(f"{self._url} cannot be written: {error}") from error
 
     def send_if_due(self) -> None:
         """Send the changes if enough time has passed. After an error, log it and retry later."""
@@ -144,9 +144,9 @@ def _open(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ModuleNotFoundError as error:
-        raise MissingExtra.named("ray", f"--out {url}") from error
+        raise MissingExtra.named("ray", f"out = {url}") from error
     try:
         files, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:  # a missing package, or an unknown protocol
-        raise RunDirectoryError(f"--out {url}: {error}") from error
+        raise RunDirectoryError(f"{url}: {error}") from error
     return files, root.rstrip("/")

@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from fedhql.cluster.file_transfer import FileReceiver, Parcel, files_below
 from fedhql.cluster.versions import require_versions
-from fedhql.errors import ClusterError, FedHQLError
+from fedhql.errors import RESUME, ClusterError, FedHQLError
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class _Running:
         if self._losses == MOST_LOSSES:
             raise FedHQLError(
                 f"{self._task.name} was lost {MOST_LOSSES} times without a new checkpoint, "
-                f"the last time: {why}; continue with --resume"
+                f"the last time: {why}; continue with {RESUME}"
             )
         log.warning(
             "%s was lost (%s) and starts again from the files that have arrived",

@@ -65,7 +65,7 @@ class CellRecords:
         if state and "evaluations" not in state:
             raise RunDirectoryError(
                 f"{directory.path}: an older version of fedhql began this run, and this version "
-                "evaluates at other times; finish it with that version, or give another --out"
+                "evaluates at other times; finish it with that version, or give another directory"
             )
         state = state or {}
         N = len(self.names)

@@ -19,7 +19,7 @@ ENGINES: Mapping[str, Engine] = {"compiled": CompiledEngine(), "messages": Messa
 
 def engine_named(name: str) -> Engine:
     if name not in ENGINES:
-        raise SettingsError(f"--engine {name}: allowed: {', '.join((AUTO, *ENGINES))}")
+        raise SettingsError(f"engine = {name!r}: allowed: {', '.join((AUTO, *ENGINES))}")
     return ENGINES[name]
 
 
@@ -36,7 +36,7 @@ def choose_engine(settings: ExperimentSettings, wanted: str) -> str:
         if (why_not := engine_named(name).why_not(settings)) is None:
             for engine, reason in zip(names, reasons, strict=False):
                 if ENGINES[engine].usually_runs(settings):
-                    log.warning("%s; so --engine %s runs it, more slowly", reason, name)
+                    log.warning("%s; so the engine %s runs it, more slowly", reason, name)
             return name
         reasons.append(why_not)
     raise reasons[-1]

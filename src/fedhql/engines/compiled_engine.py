@@ -36,29 +36,30 @@ class CompiledEngine:
             if agent.kind not in compiled_kinds():
                 kinds = " or ".join(map(repr, compiled_kinds()))
                 return SettingsError(
-                    f"--engine compiled runs agents of kind {kinds} only; {name} is {agent.kind!r}"
+                    f"the compiled engine runs agents of kind {kinds} only; {name} is "
+                    f"{agent.kind!r}"
                 )
         if settings.federation.secure_aggregation:
             return SettingsError(
-                "--engine compiled has no secure aggregation; with federation.secure_aggregation "
+                "the compiled engine has no secure aggregation; with federation.secure_aggregation "
                 "the engine is messages"
             )
         environment = settings.environment
         if environment.implementation == GYMNASIUM:
             return SettingsError(
-                "--engine compiled cannot step Gymnasium's environments; with "
+                "the compiled engine cannot step Gymnasium's environments; with "
                 "environment.implementation = 'gymnasium' the engine is messages"
             )
         compiled = compiled_environment(environment)
         if compiled is None:
             options = f" with options {environment.options}" if environment.options else ""
             return SettingsError(
-                f"--engine compiled has no {environment.id}{options}; it has "
+                f"the compiled engine has no {environment.id}{options}; it has "
                 f"{', '.join(map(_with_options, COMPILED_ENVIRONMENTS))}, and your own with "
                 "environment.implementation = 'package.module:factory'"
             )
         if compiled.extra is not None and not compiled.is_installed:
-            return MissingExtra.named(compiled.extra, f"--engine compiled with {environment.id}")
+            return MissingExtra.named(compiled.extra, f"the compiled engine with {environment.id}")
         return None
 
     def usually_runs(self, settings: ExperimentSettings) -> bool:
@@ -86,7 +87,7 @@ class CompiledEngine:
             raise EnvironmentRefused(
                 f"{settings.environment.id} is stepped by {environment.package} on the CPU, which "
                 "a program on a GPU cannot call; set JAX_PLATFORMS=cpu, or use our twin of it: "
-                f"--set {SETTING}=twin"
+                f"{SETTING}=twin"
             )
         return DeviceFacts(is_cpu, memory_bytes, observation_size)
 

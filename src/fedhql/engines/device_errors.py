@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fedhql.errors import DeviceError
+from fedhql.errors import RESUME, DeviceError
 
 # What XLA, CUDA and cuBLAS write when memory is short. cuBLAS reports it as a failed start.
 SHORT_OF_MEMORY = (
@@ -17,8 +17,8 @@ NO_BACKEND = "Unable to initialize backend"
 LONGEST_REASON = 200
 ADVICE = (
     "free the device, or choose another with CUDA_VISIBLE_DEVICES=N; or give it less in a new "
-    "directory: fewer --seeds and --arm at a time, a smaller agents.buffer_size, and on a CPU "
-    "fewer --jobs; the same command (`run` with --resume) continues from the last checkpoint"
+    "directory: fewer seeds and arms at a time, a smaller agents.buffer_size, and on a CPU fewer "
+    f"jobs; the same with {RESUME} continues from the last checkpoint"
 )
 
 

@@ -17,7 +17,7 @@ from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.owned_cohort import Build
 from fedhql.environments.compiled import find_twin
 from fedhql.environments.make import first_observation, make_environment
-from fedhql.errors import AgentRefused, RunDirectoryError, SettingsError
+from fedhql.errors import RESUME, AgentRefused, RunDirectoryError, SettingsError
 from fedhql.federation import rule_spec
 from fedhql.federation.cohort import greedy_answer_of
 from fedhql.plugins import is_plugin
@@ -170,7 +170,7 @@ def kept_agents(
     cell.
     """
     if state not in (None, *STATES):
-        raise SettingsError(f"--state {state}: allowed: {', '.join(STATES)}")
+        raise SettingsError(f"state = {state!r}: allowed: {', '.join(STATES)}")
     if (home := member_home(path)) is not None:
         return _of_member(home, arm, seed, state)
     directory = RunDirectory(path)
@@ -190,8 +190,8 @@ def _of_member(home: Path, arm: str | None, seed: int | None, state: str | None)
     ):
         if given not in (None, allowed):
             raise SettingsError(
-                f"--{option} {given}: {home} is the home of a member, which keeps the last state "
-                f"of one agent; leave --{option} out"
+                f"{option} = {given!r}: {home} is the home of a member, which keeps the last state "
+                f"of one agent; leave the {option} out"
             )
     settings = read_settings_file(RunDirectory(home).settings)
     return KeptAgents(home, settings, None, {settings.agent_names[0]: home}, LAST)
@@ -205,17 +205,15 @@ def _finished_cell(directory: RunDirectory, arm: str | None, seed: int | None) -
     if arm is None:
         arm = next(filter(federates, arms), arms[0])
     if arm not in arms:
-        raise SettingsError(f"--arm {arm}: {run} has the arms {'; '.join(arms)}")
+        raise SettingsError(f"arm = {arm!r}: {run} has the arms {'; '.join(arms)}")
     seeds = [cell.seed for cell in cells if cell.arm == arm]
     cell = Cell(arm, seeds[0] if seed is None else seed)
     if cell.seed not in seeds:
         raise SettingsError(
-            f"--seed {seed}: {run} has the seeds {', '.join(map(str, seeds))} of arm {arm}"
+            f"seed = {seed}: {run} has the seeds {', '.join(map(str, seeds))} of arm {arm}"
         )
     if not directory.result(cell).exists():
-        raise RunDirectoryError(
-            f"{run}: {cell} has not finished; finish it with `fedhql run` and --resume"
-        )
+        raise RunDirectoryError(f"{run}: {cell} has not finished; finish it with {RESUME}")
     return cell
 
 

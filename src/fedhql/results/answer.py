@@ -61,7 +61,7 @@ def answer(run: Run, level: float = LEVEL) -> str:
     if gain.seeds == 1:
         return (
             f"{ours} minus {alone}: {gain.best.mean:+.3g} in max mean return, mean over agents, "
-            f"{where}. One seed cannot show a difference: run more, as in --seeds 0,1,2,3,4."
+            f"{where}. One seed cannot show a difference: run more, such as seeds 0 to 4."
         )
     return (
         f"{ours} {_compared(gain.best)} {alone}{_by(gain.best)} in max mean return, mean over "

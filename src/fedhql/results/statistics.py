@@ -21,7 +21,7 @@ EXACT_FLIPS_UP_TO = 15  # seeds; 2^15 sign vectors are still quick to try
 def require_level(level: float) -> None:
     """Raise SettingsError if no interval can have this level."""
     if not 0 < level < 1:
-        raise SettingsError(f"--level {level:g}: allowed: between 0 and 1, as in 0.95")
+        raise SettingsError(f"level = {level:g}: allowed: between 0 and 1, as in 0.95")
 
 
 def t_band(values_SG: ArrayLike, level: float = LEVEL) -> tuple[Floats, Floats]:

@@ -30,16 +30,16 @@ def executor_on(
     this process.
     """
     if on not in EXECUTORS:
-        raise SettingsError(f"--on {on}: allowed: {', '.join(EXECUTORS)}")
+        raise SettingsError(f"on = {on!r}: allowed: {', '.join(EXECUTORS)}")
     if jobs is not None and jobs < 0:
-        raise SettingsError(f"--jobs {jobs}: allowed: a whole number; 0 stands for this process")
+        raise SettingsError(f"jobs = {jobs}: allowed: a whole number; 0 stands for this process")
     if on == RAY and jobs == 0:
-        raise SettingsError("--jobs 0: allowed with --on ray: a whole number > 0")
+        raise SettingsError("jobs = 0: allowed with on = 'ray': a whole number > 0")
     if on == RAY:
         with connected(address) as cluster:
             yield on_ray(cluster)
     elif address is not None:
-        raise SettingsError(f"--address {address} is for --on ray")
+        raise SettingsError(f"address = {address!r} is for on = 'ray'")
     elif jobs == 0:
         yield InProcessExecutor()
     else:

@@ -105,7 +105,7 @@ def _warn_of_arms_without_rounds(settings: ExperimentSettings, arms: Sequence[st
     if without:
         log.warning(
             "no round takes place in %s: the budget of %s env steps ends with the first phase of "
-            "self-learning; shorten phases with --set federation.self_learning_env_steps=N, now %s",
+            "self-learning; lower the setting federation.self_learning_env_steps, now %s",
             ", ".join(without),
             f"{settings.budget.env_steps_per_agent:,}",
             f"{settings.federation.self_learning_env_steps:,}",
@@ -124,8 +124,7 @@ def _warn_of_late_learners(settings: ExperimentSettings) -> None:
         late = [name for name, agent in agents if agent.options.get(option, 0) >= budget]
         if late:
             log.warning(
-                "%s: %s; %s must be below the budget of %s env steps; "
-                "lower it with --set agents.%s=N",
+                "%s: %s; %s must be below the budget of %s env steps; lower the setting agents.%s",
                 ", ".join(late),
                 consequence,
                 option,
@@ -141,7 +140,7 @@ def _engine(directory: RunDirectory, settings: ExperimentSettings, wanted: str) 
     before = engine_of(directory)
     if wanted not in (AUTO, before):
         raise RunDirectoryError(
-            f"{directory.path} was begun with --engine {before} and must be resumed with it"
+            f"{directory.path} was begun with engine = {before!r} and must be resumed with it"
         )
     return choose_engine(settings, before)
 

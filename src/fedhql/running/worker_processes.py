@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import ModuleType
 from typing import Any
 
-from fedhql.errors import FedHQLError
+from fedhql.errors import RESUME, FedHQLError
 from fedhql.threads import ONE_THREAD
 
 Task = Callable[[Callable[[Any], None]], None]  # called with a function that sends messages
@@ -162,7 +162,7 @@ def _died(process: ForkServerProcess) -> WorkerDied:
     process.join()
     return WorkerDied(
         f"a worker process ended before its task, with exit code {process.exitcode} (negative: "
-        "killed by that signal; -9 often means too little memory); go on with --resume"
+        f"killed by that signal; -9 often means too little memory); go on with {RESUME}"
     )
 
 

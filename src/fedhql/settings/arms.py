@@ -39,12 +39,12 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
     changed, keys = changes(arm), (*KEYS, *ATTACK_KEYS)
     if unknown := [key for key, value in changed.items() if key not in keys or not value]:
         raise SettingsError(
-            f"--arm {arm}: {unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
+            f"arm = {arm!r}: {unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
             f"{', '.join((INDEPENDENT, FEDHQL, *CONTROLS))}, or KEY=VALUE[,KEY=VALUE] with the "
             f"keys {', '.join(keys)}"
         )
     if len(changed) < arm.count(",") + 1:
-        raise SettingsError(f"--arm {arm}: a key is given twice; allowed: each key once")
+        raise SettingsError(f"arm = {arm!r}: a key is given twice; allowed: each key once")
     federation = {key: value for key, value in changed.items() if key in KEYS}
     attack = {name: changed[key] for key, name in ATTACK_KEYS.items() if key in changed}
     try:
@@ -55,9 +55,9 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
             }
         )
     except SettingsError as error:
-        raise SettingsError(f"--arm {arm}: {error}") from error
+        raise SettingsError(f"arm = {arm!r}: {error}") from error
     if wrong := contradiction(of_arm.federation) or wrong_for(of_arm):
-        raise SettingsError(f"--arm {arm}: {wrong}")
+        raise SettingsError(f"arm = {arm!r}: {wrong}")
     return of_arm
 
 
@@ -68,8 +68,8 @@ def attacked_arms(arms: Sequence[str], attack: str | None, attackers: int | None
     federated = [[] if arm == FEDHQL else [arm] for arm in arms if arm != INDEPENDENT]
     if parts and not federated:
         raise SettingsError(
-            f"--attack and --attackers are for arms that federate, but there is only "
-            f"{INDEPENDENT!r}; add --arm {FEDHQL}"
+            f"attack and attackers are for arms that federate, but there is only {INDEPENDENT!r}; "
+            f"add the arm {FEDHQL!r}"
         )
     return [",".join([*arm, *parts]) for arm in federated] if parts else []
 

@@ -68,7 +68,7 @@ def with_backbone(settings: ExperimentSettings, backbone: str) -> ExperimentSett
     """
     kinds = backbones()
     if backbone not in kinds:
-        raise SettingsError(f"--backbone {backbone}: allowed: {', '.join(kinds)}")
+        raise SettingsError(f"backbone = {backbone!r}: allowed: {', '.join(kinds)}")
     kind, agents = kinds[backbone], []
     for number, agent in enumerate(settings.agents, start=1):
         if agent.kind in kinds.values() and agent.kind != kind:

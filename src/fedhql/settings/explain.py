@@ -29,11 +29,22 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
         model = inside
     known = model.model_fields
     if name not in known:
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        elsewhere = {} if sections else _keys_of_sections(model)
+        close = get_close_matches(name, [*known, *elsewhere], n=1)
+        hint = f"did you mean {elsewhere.get(close[0], close[0])!r}? " if close else ""
         return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
     wrong = "missing" if problem["type"] == "missing" else f"{problem['input']!r} is wrong"
     return f"{key}: {wrong}; allowed: {allowed(known[name])}"
+
+
+def _keys_of_sections(model: type[BaseModel]) -> dict[str, str]:
+    """Return each key of each section with the section before it, as in "federation.trim"."""
+    return {
+        key: f"{section}.{key}"
+        for section, field in model.model_fields.items()
+        if (inside := _model_inside(field)) is not None
+        for key in inside.model_fields
+    }
 
 
 def _model_inside(field: FieldInfo) -> type[BaseModel] | None:

@@ -21,8 +21,8 @@ def apply_override(content: dict[str, Any], override: str) -> None:
 def parse_override(override: str) -> tuple[str, Any]:
     """Return the key and the value of `section.key=value`."""
     key, equals, text = override.partition("=")
-    if not equals or "." not in key:
-        raise SettingsError(f"--set {override!r}: write section.key=value")
+    if not equals:
+        raise SettingsError(f"setting {override!r}: write section.key=value")
     return key.strip(), toml_value(text.strip())
 
 
@@ -53,7 +53,7 @@ def set_value(content: dict[str, Any], key: str, value: Any) -> None:
         if path[1].isdigit():
             if not 1 <= int(path[1]) <= len(agents) or len(path) < 3:
                 raise SettingsError(
-                    f"--set {key}: write agents.N.key=value, N from 1 to {len(agents)}"
+                    f"setting {key}: write agents.N.key=value, N from 1 to {len(agents)}"
                 )
             agents, path = [agents[int(path[1]) - 1]], path[1:]
         for agent in agents:
@@ -66,7 +66,7 @@ def _put(table: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for name in path[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise SettingsError(f"--set: {name} is a value, not a section")
+            raise SettingsError(f"setting {name} is a value, not a section")
     table[path[-1]] = value
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedhql.errors import DiskFull
+from fedhql.errors import RESUME, DiskFull
 
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
@@ -69,8 +69,7 @@ def needing_space(path: Path) -> Iterator[None]:
         if not short and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise DiskFull(
-            f"no space is left for {path}; free some, then run the command again (`fedhql run` "
-            "with --resume)"
+            f"no space is left for {path}; free some, then do the same again (a run with {RESUME})"
         ) from error
 
 

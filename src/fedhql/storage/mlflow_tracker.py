@@ -28,7 +28,7 @@ def load_mlflow() -> None:
     except (mlflow.MlflowException, ImportError) as error:  # a database needs more packages
         uri = mlflow.get_tracking_uri()
         raise SettingsError(
-            f"--track mlflow: MLflow cannot use {uri}: {error}. Allowed as MLFLOW_TRACKING_URI: "
+            f"MLflow cannot use {uri}: {error}. Allowed as MLFLOW_TRACKING_URI: "
             "the address of a server; file:DIRECTORY with MLFLOW_ALLOW_FILE_STORE=true; a "
             "database, if the whole of MLflow is installed (pip install mlflow)"
         ) from error

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedhql.errors import RunDirectoryError
+from fedhql.errors import RESUME, RunDirectoryError
 from fedhql.storage.arm_names import order
 from fedhql.storage.files import locked, write_atomically
 from fedhql.storage.records import EvaluationRow, FederationRow, header
@@ -125,14 +125,14 @@ class RunDirectory:
         """Raise RunDirectoryError if the directory holds a run or files of somebody else."""
         if self.is_run():
             raise RunDirectoryError(
-                f"{self.path} already holds a run; continue it with --resume, "
-                "or choose another --out"
+                f"{self.path} already holds a run; continue it with {RESUME}, or choose another "
+                "directory"
             )
         if self.path.exists() and not self.path.is_dir():
-            raise RunDirectoryError(f"{self.path} is a file; --out takes a directory")
+            raise RunDirectoryError(f"{self.path} is a file; choose a directory")
         if self.path.exists() and any(self._foreign()):
             raise RunDirectoryError(
-                f"{self.path} is not empty and holds no run of fedhql; choose another --out"
+                f"{self.path} is not empty and holds no run of fedhql; choose another directory"
             )
 
     def _foreign(self) -> Iterator[Path]:

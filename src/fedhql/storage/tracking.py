@@ -43,14 +43,14 @@ def require_trackers(names: Sequence[str]) -> None:
     """Raise SettingsError for an unknown tool, MissingExtra for one that is not installed."""
     for name in names:
         if name not in TRACKERS:
-            raise SettingsError(f"--track {name}: allowed: {', '.join(TRACKERS)}")
+            raise SettingsError(f"track = {name!r}: allowed: {', '.join(TRACKERS)}")
         load, _ = TRACKERS[name]
         try:
             load()
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != name:
                 raise
-            raise MissingExtra.named(name, f"--track {name}") from error
+            raise MissingExtra.named(name, f"track = {name!r}") from error
 
 
 class Tracking:
@@ -90,7 +90,7 @@ class Tracking:
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             self._failed.add(name)
             why = f"{type(error).__name__}: {error}"
-            log.warning("--track %s fails, and the work goes on without it: %s", name, why)
+            log.warning("tracking with %s fails, and the work goes on without it: %s", name, why)
             return None
 
 

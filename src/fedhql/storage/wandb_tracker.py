@@ -46,7 +46,7 @@ class WandbTracker:
             )
         except (wandb.errors.UsageError, wandb.errors.AuthenticationError) as error:
             raise SettingsError(
-                f"--track wandb: {error} WANDB_MODE=offline needs no account"
+                f"track = 'wandb': {error} WANDB_MODE=offline needs no account"
             ) from error
 
     def write(self, part: str, figures: Mapping[str, float], step: int) -> None:
