@@ -12,8 +12,8 @@ from fedhql.results.load import load_run
 from fedhql.results.objectives import curves_until
 
 DOCS = Path(__file__).parents[2] / "docs"
-CARTPOLE_5, CARTPOLE_10 = ("reproduction/h200/cartpole-n5", "reproduction/h200/cartpole-n10")
-LUNARLANDER_5 = "reproduction/cpu/lunarlander-n5"
+CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
+LUNARLANDER_5 = "reproduction/earlier/lunarlander-n5"
 FIRST, SECOND = range(5), range(5, 10)
 
 

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "reproduction"
 
 
-@pytest.mark.parametrize("hardware", ["h200", "cpu", "held-out"])
+@pytest.mark.parametrize("hardware", ["h200", "earlier", "held-out"])
 def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> None:
     """As `fedhql report docs/reproduction/HARDWARE` writes them."""
     runs = load_runs(HOME / hardware)
@@ -53,6 +53,24 @@ def test_what_is_told_of_readings_is_what_they_answer() -> None:
     distances = re.findall(r"0\.\d{3}", told)
     assert len(distances) > 10
     assert [each for each in distances if each not in tables] == []
+
+
+def test_the_backbones_are_compared_from_the_curves() -> None:
+    """As `fedhql compare docs/reproduction/h200/cartpole-n5 docs/reproduction/sb3 --margin 50`."""
+    runs = load_runs(HOME / "h200" / "cartpole-n5", HOME / "sb3")
+    tables = compare_tables(runs, LEVEL, margin=50)
+    rebuilt = "\n".join(table.markdown() for table in tables)
+    assert rebuilt == (HOME / "backbone.md").read_text()
+
+
+def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
+    page = (DOCS / "reproduction.md").read_text()
+    told = page.partition("## Which reading")[0] + page.partition("## What was run")[2]
+    number = r"-?[\d.]+(?:e\+\d+)?"
+    intervals = re.findall(rf"{number} \[{number}, {number}\]", told)
+    assert len(intervals) > 100
+    reports = "".join(path.read_text() for path in HOME.glob("*.md"))
+    assert [each for each in intervals if each not in reports] == []
 
 
 def test_means_by_choice_are_of_the_whole_table() -> None:

@@ -102,7 +102,7 @@ def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
             axes.set_title(run.agents[n].replace("agent", "Agent"), fontsize=10)
         for axes in line[len(agents) :]:
             axes.set_axis_off()
-        line[0].set_ylabel(f"{run.settings['environment']['id']}\nmax mean return", fontsize=9)
+        line[0].set_ylabel(f"{run.title}\nmax mean return", fontsize=9)
     figure.supxlabel(X_LABEL, fontsize=10)
     _legend(figure, panels.ravel())
     return figure

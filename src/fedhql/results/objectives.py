@@ -61,8 +61,8 @@ class Estimate:
 
 
 def digits_of(size: float) -> str:
-    """How returns of this size are written: FrozenLake's are below 1."""
-    return "z.0f" if size >= 10 else "z.3g"  # z: no "-0"
+    """How returns of this size are written: FrozenLake's are below 1, diverged values above 1e6."""
+    return "z.0f" if 10 <= size < 1e6 else "z.3g"  # z: no "-0"
 
 
 @dataclass(frozen=True)

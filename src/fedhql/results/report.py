@@ -155,12 +155,13 @@ def _answers(runs: Sequence[Run], level: float) -> list[str]:
 def _facts(run: Run) -> str:
     manifest = run.manifest
     versions = ", ".join(f"{name} {v}" for name, v in manifest.get("versions", {}).items())
-    hours = manifest.get("wall_seconds", 0) / 3600
+    seconds = manifest.get("wall_seconds")  # 0 until the run ends
+    hours = f"{seconds / 3600:.2f} h on " if seconds else ""
     machine = f", {manifest['platform']}" if "platform" in manifest else ""  # not in an archive
     return (
         f"Budget {run.budget:,} env steps per agent; "
         f"seeds {', '.join(map(str, manifest['seeds']))}; engine "
-        f"{manifest.get('engine', 'messages')}; {hours:.2f} h on {manifest.get('cores')} cores"
+        f"{manifest.get('engine', 'messages')}; {hours}{manifest.get('cores')} cores"
         f"{machine}; Python {manifest.get('python')}, {versions}."
     )
 

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from fedhql.results.answer import gains
 from fedhql.results.curves import Run
 from fedhql.results.objectives import (
     FRACTIONS,
@@ -136,6 +137,7 @@ def _p(value: float | None) -> str:
 
 def scores_table(run: Run, level: float) -> Table:
     """Each arm at the end of what it has consumed: the paper's metric, and what it hides."""
+    recent_gains = {gain.arm: gain.recent for gain in gains(run, level)}
     rows = []
     for arm in run.ordered_arms:
         curves = run.arms[arm]
@@ -164,7 +166,7 @@ def scores_table(run: Run, level: float) -> Table:
                 f"{middle:{digits_of(abs(middle))}}",
                 better,
                 str(Estimate.of(again, level)) if again else "-",
-                str(Estimate.of(per_seed["recent"], level)),
+                f"{Estimate.of(per_seed['recent'], level)}{_over_alone(recent_gains.get(arm))}",
                 str(Estimate.of(per_seed["area"], level)),
             )
         )
@@ -181,8 +183,9 @@ def scores_table(run: Run, level: float) -> Table:
     note = (
         f"Mean over agents within a seed, then over seeds, with {level:.0%} t-intervals. "
         "The max mean return is a running maximum of noisy means and so biased upward; the best "
-        "state of each agent, played in fresh episodes, says how much. fedhql's page "
-        "docs/results.md explains every column, and how we judge."
+        "state of each agent, played in fresh episodes, says how much. In brackets the gain over "
+        "alone, seed by seed, at equal consumption. fedhql's page docs/results.md explains every "
+        "column, and how we judge."
     )
     return Table("At the end", header, rows, note=note)
 
