@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from fedhql.results.curves import Arms
 from fedhql.results.load import load_run
 from fedhql.results.statistics import t_interval
-from fedhql.settings.experiment import read_settings_file
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE, PAGE = ROOT / "docs/agents/mixed", ROOT / "docs/agents.md"
@@ -46,11 +45,3 @@ def test_the_table_is_the_curves() -> None:
 def test_the_consensus_policy_is_the_curves() -> None:
     mean = mean_returns(load_run(ARCHIVE).consensus, "fedhql").mean()
     assert f"returned {whole(mean)} on average" in " ".join(PAGE.read_text().split())
-
-
-def test_the_archived_run_is_the_example_but_for_names() -> None:
-    ours, archived = (
-        read_settings_file(path).model_dump(exclude={"agents": {"__all__": {"name"}}})
-        for path in (ROOT / "examples/mixed_kinds.toml", ARCHIVE / "settings.toml")
-    )
-    assert ours == archived
