@@ -42,23 +42,24 @@ def step_targets(
     learning_rate: Any,
     discount: float,
     all_actions: bool,
+    limit: Any = None,
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
     `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
-    rows that terminated may hold anything.
+    rows that terminated may hold anything. No target is farther from 0 than `limit`.
     """
     q_selected_B, spread_B = now.chosen(actions)
     transitions = q_selected_B, rewards, next_values_BA, terminated
     exact_B = fed_td(*transitions, learning_rate=learning_rate, discount=discount)
     error_B = abs(td_error(*transitions, discount=discount))
-    float32 = exact_B.__array_namespace__().float32
-    targets = targets_B = exact_B.astype(float32)
+    xp = exact_B.__array_namespace__()
+    targets = exact_B.astype(xp.float32)
     if all_actions:
-        targets = all_action_targets(now.centre(), actions, targets_B).astype(float32)
-        loss_B = now.loss(targets)
-    else:
-        loss_B = now.loss(targets, actions)
+        targets = all_action_targets(now.centre(), actions, targets).astype(xp.float32)
+    if limit is not None:
+        targets = xp.clip(targets, -limit, limit)
+    loss_B = now.loss(targets) if all_actions else now.loss(targets, actions)
     return StepTargets(targets, spread_B, error_B, loss_B)
 
 
