@@ -16,7 +16,8 @@ def is_plugin(name: str) -> bool:
 def import_plugin(setting: str, path: str, error: type[FedHQLError] = SettingsError) -> Any:
     """Return the object that `path` names. Raise `error`, which names `setting`, if there is none.
 
-    An exception from inside the user's module is passed on unchanged.
+    An exception from inside the user's module is passed on unchanged, except for a syntax error,
+    where the file and the line say all.
     """
     module_name, _, attribute = path.partition(":")
     try:
@@ -27,6 +28,11 @@ def import_plugin(setting: str, path: str, error: type[FedHQLError] = SettingsEr
         raise error(
             f"{setting} = {path!r}: no module {module_name!r} in {Path.cwd()} or on the Python path"
         ) from missing
+    except SyntaxError as wrong:
+        line = (wrong.text or "").strip()
+        raise error(
+            f"{setting} = {path!r}: {wrong.filename}, line {wrong.lineno}: {wrong.msg}: {line}"
+        ) from wrong
     try:
         return getattr(module, attribute)
     except AttributeError as missing:

@@ -135,6 +135,14 @@ def test_bad_input_that_a_worker_finds(arguments: list[str], message: str, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_a_syntax_error_in_the_users_module_is_one_line(tmp_path: Path) -> None:
+    file = with_agents(tmp_path, "answer = [0, 4]")
+    (tmp_path / "my_agents.py").write_text("class Agent:\n    def q_values(self)\n")
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    where = f"{tmp_path / 'my_agents.py'}, line 2: expected ':': def q_values(self)"
+    assert message == f"fedhql: error: agent1: kind = 'my_agents:Agent': {where}\n"
+
+
 def test_unknown_preset_to_show(tmp_path: Path) -> None:
     assert "unknown preset 'nope'" in refused("show", "nope", cwd=tmp_path)
 

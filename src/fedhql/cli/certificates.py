@@ -1,7 +1,8 @@
 """`fedhql certs`: create a certificate authority; issue, revoke and list certificates."""
 
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -105,7 +106,10 @@ def list_(home: Home = Path("certs")) -> None:
             one.name,
             f"{one.serial:040x}",
             f"{one.valid_until:%Y-%m-%d}",
-            str((one.valid_until - now).days) if one.valid_until > now else "expired",
+            # Rounded up: a certificate for 365 days has 365 left on its first day.
+            str(ceil((one.valid_until - now) / timedelta(days=1)))
+            if one.valid_until > now
+            else "expired",
             "revoked" if one.revoked else "no",
         )
         for one in made

@@ -28,7 +28,7 @@ def make_environment(env_id: str, options: Mapping[str, Any] | None = None) -> E
         if isinstance(error, gym.error.NameNotFound) and ":" not in env_id:
             reason += (
                 f" If a module of yours registers it, write 'module:{env_id}'. Worker processes do "
-                "not know what a script or notebook registers; jobs=0 uses none"
+                "not know what a script or notebook registers; in Python, jobs=0 uses none"
             )
         raise EnvironmentRefused(f"environment.id = {env_id!r}: {reason}") from error
     return _with_array_observations(_with_plain_actions(env_id, env))

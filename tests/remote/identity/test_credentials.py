@@ -606,11 +606,11 @@ def test_the_commands_print_what_they_wrote_and_what_comes_next(tmp_path: Path) 
     assert found["alice"] == [
         f"{alice.serial_number:040x}",
         f"{alice.not_valid_after_utc:%Y-%m-%d}",
-        "29",
+        "30",
         "revoked",
     ]
-    assert found["server"][2:] == ["364", "no"]
-    assert found["ca"][2:] == ["3649", "no"]
+    assert found["server"][2:] == ["365", "no"]
+    assert found["ca"][2:] == ["3650", "no"]
 
 
 def test_the_list_has_replaced_certificates_and_names_unusable_files(tmp_path: Path) -> None:
