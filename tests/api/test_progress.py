@@ -18,6 +18,7 @@ from fedhql.api.progress import (
 )
 from fedhql.cli.display import returns_tables
 from fedhql.engines.cell_records import Progress
+from fedhql.storage.arm_names import label
 from fedhql.storage.run_directory import Cell
 from tests.results.handmade import learning_run, settings
 
@@ -210,7 +211,7 @@ def test_tables_of_results_cut_nothing(width: int, tables: int) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
     assert max(map(len, shown.splitlines())) <= width
     if width >= 80:
-        heads = [part for arm in ARMS for part in arm.split(",")]
+        heads = [part for arm in ARMS for part in label(arm).split(", ")]
         assert [word for word in (*heads, "north-west", "agent2") if word not in shown] == []
 
 

@@ -34,7 +34,7 @@ def test_what_is_missing_comes_with_the_command(monkeypatch: pytest.MonkeyPatch)
     assert found["[remote]"] == "installed"
     assert found["[envpool]"].startswith("missing: ")  # it needs the extra box2d
     slower = found["lunarlander-n5"]
-    assert slower.startswith("--engine messages; --engine compiled with LunarLander-v3 needs")
+    assert slower.startswith("--engine messages; the compiled engine with LunarLander-v3 needs")
     assert slower.endswith("pip install 'fedhql[envpool]'")
 
 

@@ -150,7 +150,7 @@ def test_presets_are_listed_and_shown_ready_to_run(tmp_path: Path) -> None:
         assert name in listed
     file = write_file(tmp_path, succeed("show", "cartpole-n5"))
     done = fedhql("run", file, "--out", tmp_path, "--arm", "nonsense")
-    assert "--arm nonsense" in done.stderr  # it got past reading the file
+    assert "arm = 'nonsense'" in done.stderr  # it got past reading the file
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_runs_of_one_name_are_not_archived_over_each_other(
         (["suite", "paper", "--out", "new", "--seeds", "a"], "--seeds a: allowed: whole numbers"),
         (
             ["suite", "paper", "--out", "new", "--arm", "both"],
-            "--arm both: 'both' is not KEY=VALUE",
+            "arm = 'both': 'both' is not KEY=VALUE",
         ),
         (["suite", "cartpole-n5", "--out", "new", "--set", "agents.x=1"], "agents.1.x: unknown"),
         (

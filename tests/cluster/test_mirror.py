@@ -122,7 +122,7 @@ def test_a_url_with_other_files_is_refused_and_not_written(url: str, tmp_path: P
 
 
 def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="--out nonsense://x"):
+    with pytest.raises(RunDirectoryError, match="nonsense://x: "):
         Mirror(tmp_path, "nonsense://x", clock)
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_cannot_be_sent_is_kept_on_this_machine(
 def test_no_work_begins_if_the_url_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(RunDirectoryError, match=r"--out file://.* cannot be written"),
+        pytest.raises(RunDirectoryError, match=r"file://.* cannot be written"),
         local_directory(f"file://{tmp_path}/file/mine", clock),
     ):
         pytest.fail("work has begun")
