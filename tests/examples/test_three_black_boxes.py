@@ -18,9 +18,10 @@ from fedhql import BlackBoxAgent
 
 def test_runs_both_arms_and_ends_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--budget", "600"])
-    lines = capsys.readouterr().out.splitlines()
+    *lines, note = capsys.readouterr().out.splitlines()
+    assert note.startswith("alone: the arm independent")
     assert lines[0].startswith("FedHQL, λ = 1 minus alone: ")
-    assert lines[-5].split(":")[0].split() == ["agent", "independent"]
+    assert lines[-5].split(":")[0].split() == ["agent", "alone"]
     assert [line.partition(" ")[0] for line in lines[-4:]] == [*AGENTS, "mean"]
 
 
