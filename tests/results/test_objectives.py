@@ -177,3 +177,4 @@ def test_the_interval_of_a_share_ends_at_0_and_1() -> None:
     assert inside.as_share() == inside
     assert str(Estimate.of([0.5]).as_share()) == "0.5 [1 seed]"
     assert str(Estimate.of([0.0, 0.0]).as_share()) == "0 [2 equal seeds]"
+    assert [str(Estimate.of([1.0, value])) for value in (np.inf, np.nan)] == ["inf", "nan"]

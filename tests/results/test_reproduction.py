@@ -1,6 +1,7 @@
 """docs/reproduction.md says what the committed curves say."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedhql.results.objectives import Estimate
 from fedhql.results.reading_answers import read_readings
 from fedhql.results.report import write_report
 from fedhql.results.statistics import LEVEL
+from fedhql.results.verdicts import MET, NOT_MET, NOT_RUN, UNDECIDED
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "reproduction"
@@ -107,9 +109,61 @@ def test_ablations_are_rebuilt_from_the_curves() -> None:
     assert rebuilt == (HOME / "ablations.md").read_text()
 
 
+def sections(page: str) -> dict[str, str]:
+    """Return the text below each heading, by its words."""
+    found = re.split(r"^#+ (.+)$", page, flags=re.M)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def numbers_tables(text: str) -> list[str]:
+    """Return the tables of numbers, without those that tell files and commands."""
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    return [table for table in tables if "`" not in table and re.search(r"\d", table)]
+
+
+REPORTS = {  # the section, and where its tables come from
+    "Which reading of the paper": ["nearest"],
+    "Seeds that no choice has seen": ["held-out"],
+    "CartPole": ["h200"],
+    "What the maximum hides": ["h200"],
+    "LunarLander, N=5": ["h200"],
+    "With stable-baselines3's agents": ["backbone"],
+    "Appendix: the earlier reading": ["earlier"],
+    "What else the paper leaves open": ["ablations"],
+}
+
+
 def test_every_table_of_the_page_is_a_rebuilt_one() -> None:
-    rebuilt = "".join(path.read_text() for path in HOME.glob("*.md"))
+    page = sections((DOCS / "reproduction.md").read_text())
+    found = {name: numbers_tables(text) for name, text in page.items()}
+    assert {name for name, tables in found.items() if tables} == {*REPORTS}
+    for name, reports in REPORTS.items():
+        source = "".join((HOME / f"{report}.md").read_text() for report in reports)
+        for table in found[name]:
+            header, _, *rows = table.splitlines(keepends=True)
+            assert header in source
+            if table not in source:  # some of the rows of a longer table, in its order
+                assert [row for row in source.splitlines(keepends=True) if row in rows] == rows
+
+
+def test_statements_are_complete_and_counted() -> None:
     page = (DOCS / "reproduction.md").read_text()
-    rows = [line for line in page.splitlines() if re.match(r"\| .*\d", line) and "`" not in line]
-    assert len(rows) > 20
-    assert [row for row in rows if row not in rebuilt] == []
+    told = " ".join(page.split())
+    by_task: dict[str, list[str]] = {"CartPole": [], "LunarLander": []}
+    for row in re.findall(r"^\| .+ \|$", (HOME / "h200.md").read_text(), re.M):
+        verdict, experiment, *_ = row.strip("| ").split(" | ")
+        if verdict in (MET, NOT_MET, NOT_RUN, UNDECIDED):
+            by_task[experiment.split()[0]].append(verdict)
+            assert page.count(row) == 1
+    count = Counter(by_task["CartPole"])
+    assert count.total() == 13
+    assert (
+        f"13 statements about CartPole, {count[MET]} are met, {count[UNDECIDED]} undecided and "
+        f"{count[NOT_MET]} not met." in told
+    )
+    count = Counter(by_task["LunarLander"])
+    assert (count[MET], count.total()) == (0, 8)
+    assert (
+        f"Of 8 about LunarLander N=5, {count[UNDECIDED]} are undecided, {count[NOT_MET]} is not "
+        f"met, and {count[NOT_RUN]} are about later parts" in told
+    )

@@ -31,7 +31,9 @@ class Estimate:
 
     @classmethod
     def of(cls, values_S: Sequence[float] | Floats, level: float = LEVEL) -> "Estimate":
-        return cls(float(np.mean(values_S)), *t_interval(values_S, level), len(values_S))
+        mean = float(np.mean(values_S))
+        interval = t_interval(values_S, level) if np.isfinite(mean) else (np.nan, np.nan)
+        return cls(mean, *interval, len(values_S))
 
     @property
     def has_interval(self) -> bool:
@@ -54,6 +56,8 @@ class Estimate:
 
     def written(self, digits: str) -> str:
         """Return the mean and its interval in this format, or the reason why there is none."""
+        if not np.isfinite(self.mean):
+            return f"{self.mean:{digits}}"  # diverged
         interval = f"{self.low:{digits}}, {self.high:{digits}}"
         if not self.has_interval:
             interval = "1 seed" if self.seeds == 1 else f"{self.seeds} equal seeds"
