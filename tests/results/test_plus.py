@@ -49,8 +49,9 @@ def row_of(page: str, start: str) -> list[str]:
     ],
 )
 def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: int) -> None:
-    _, theirs, ours, again = row_of("plus.md", f"| {task}")
+    _, theirs, as_presets, ours, again = row_of("plus.md", f"| {task}")
     assert said(paper, env_steps) in theirs
+    assert said(paper.replace("earlier", "h200"), env_steps) == as_presets
     assert said(plus, env_steps) in ours
     if "N=10" not in task:
         assert said(plus, env_steps, SECOND) in again
