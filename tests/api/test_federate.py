@@ -73,8 +73,10 @@ def test_the_last_state_of_a_live_agent_is_the_agent() -> None:
     consensus = result.policy("consensus", state="last")
     np.testing.assert_allclose(consensus.q_values(states), mean_BA, rtol=1e-5)
     np.testing.assert_array_equal(consensus.act(states), mean_BA.argmax(axis=1))
-    with pytest.raises(fedhql.FedHQLError, match=r"agent1 .* kept no best state"):
+    with pytest.raises(fedhql.FedHQLError, match=r"agent1 .* no best .* state='last'"):
         result.policy("agent1")
+    with pytest.raises(ValueError, match=r"agent2 answers a batch of states.*pass state\[None\]"):
+        policy.act(states[0])
 
 
 def test_only_the_last_state_of_a_live_agent_can_be_asked() -> None:

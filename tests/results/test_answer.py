@@ -89,7 +89,7 @@ def test_one_seed_asks_for_more() -> None:
 @pytest.mark.parametrize("arms", [{"fedhql": ALONE}, {"independent": ALONE}, {}])
 def test_nothing_to_compare_says_what_to_run(arms: Arms) -> None:
     told = answer(run_of(arms))
-    assert told.endswith("Run the arms independent and fedhql with the same seeds.")
+    assert told.endswith("or run the arms independent and fedhql with the same seeds.")
 
 
 def test_the_answer_is_about_the_settings_own_federation() -> None:

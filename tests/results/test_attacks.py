@@ -13,8 +13,8 @@ from fedhql.results.claims import check_claims
 from fedhql.results.curves import Arms, Curve, Run
 from fedhql.results.figures import attacks_figure, draw_figures
 from fedhql.results.report import write_report
+from fedhql.results.scores_table import scores_table
 from fedhql.results.styles import styles
-from fedhql.results.tables import scores_table
 from fedhql.settings.experiment import read_settings
 from fedhql.settings.presets import preset_text
 from tests.results.handmade import BUDGET, curve, run_of, settings

@@ -15,6 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from fedhql.results.curves import Run
 from fedhql.results.paper_experiments import CARTPOLE_10
 from fedhql.results.report import write_report
+from fedhql.results.scores_table import scores_table
 from fedhql.results.styles import styles
 from fedhql.results.tables import LEGEND
 from fedhql.storage.run_directory import Cell
@@ -81,7 +82,7 @@ BY_HAND = run_of(
 BY_HAND_ROWS = [
     ["DQN alone", "2", "14 [4, 25]", "14", "-", "-", "12 [4, 20]", "11 [2, 20]"],
     [
-        *["FedHQL, λ = 1", "2", "22 [5, 40]", "22", "0.75", "31 [1 seed]"],
+        *["FedHQL, λ = 1", "2", "22 [5, 40] (+8 [1, 15])", "22", "0.75", "31 [1 seed]"],
         *["18 [5, 30] (+6 [1, 10])", "20 [4, 35]"],
     ],
     # At 20 % of the budget: alone 20 and 0, federated 40 and 4; gains 20 and 4.
@@ -101,6 +102,11 @@ BY_HAND_ROWS = [
 ]
 
 
+def test_best_states_of_some_agents_say_of_how_many() -> None:
+    some = replace(BY_HAND, best_returns={Cell("fedhql", 0): np.array([30.0, np.nan])})
+    assert scores_table(some, 0.5).rows[1][5] == "30 [1 seed] (1 of 2 agents)"
+
+
 def test_tables_hold_the_numbers_in_both_files(tmp_path: Path) -> None:
     html, text = written([BY_HAND], tmp_path)
     rows = Page(html).rows
@@ -117,7 +123,7 @@ def test_tables_hold_the_numbers_in_both_files(tmp_path: Path) -> None:
 def test_the_level_is_of_the_tables(tmp_path: Path) -> None:
     _, text = written([BY_HAND], tmp_path, level=0.9)
     # 22.5, and 6.314 (t's quantile at 95 %, one degree of freedom) times half of 40 - 5.
-    assert "| FedHQL, λ = 1 | 2 | 22 [-88, 133] |" in text
+    assert "| FedHQL, λ = 1 | 2 | 22 [-88, 133] (+8 [-36, 52]) |" in text
     assert "90% t-intervals" in text
     assert "| 195 | own | 0.00 [2 equal seeds] |" in text  # nobody reaches it, and p = 0.5
 

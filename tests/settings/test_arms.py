@@ -35,6 +35,11 @@ def test_independent_and_fedhql_change_no_setting(arm: str) -> None:
     assert require_arm(SETTINGS, arm) == arm
 
 
+def test_what_tables_call_alone_is_the_arm_independent() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean 'independent', agents alone\?"):
+        require_arm(SETTINGS, "alone")
+
+
 def test_an_arm_changes_the_numbers_it_names_and_no_others() -> None:
     changed = settings_of_arm(SETTINGS, "exploration=3,query_batch=64")
     federation = changed.federation

@@ -90,8 +90,8 @@ def run(
         str | None,
         typer.Option(
             metavar="0,1,...",
-            help="Every arm runs once with each seed. With --resume, they are added to the run's."
-            "  [default: 0, or the resumed run's]",
+            help="Every arm runs once with each seed; 2 is one seed. With --resume, they are added "
+            "to the run's.  [default: 0, or the resumed run's]",
         ),
     ] = None,
     budget: Annotated[

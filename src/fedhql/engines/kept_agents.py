@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from fedhql.acting import PolicyFunction, greedily
+from fedhql.acting import GreedyAnswer, PolicyFunction, greedily
 from fedhql.agents.kinds import load_policy
 from fedhql.agents.network_policy import NETWORK, PARAMETERS, is_network, load_network
-from fedhql.contract import Acting, BlackBoxAgent, Checkpointable, Exportable
+from fedhql.contract import Acting, BlackBoxAgent, Checkpointable, Exportable, States
 from fedhql.engines.build import first_states
 from fedhql.engines.build_agent import build_one_agent
 from fedhql.engines.owned_cohort import Build
@@ -53,8 +53,18 @@ def kept_policy(
 
 
 def _policy_of(settings: ExperimentSettings, name: str, agent: BlackBoxAgent) -> PolicyFunction:
-    actions = first_states(settings)[1]
-    return lambda states: greedy_answer_of(name, agent, states, actions)
+    tried, actions = first_states(settings)
+
+    def answer(states: States) -> GreedyAnswer:
+        given, expected = np.shape(states), tried.shape[1:]
+        if len(given) != tried.ndim or given[1:] != expected:
+            raise ValueError(
+                f"{name} answers a batch of states, shape {('B', *expected)}; got {given}; for one "
+                "state, pass state[None]"
+            )
+        return greedy_answer_of(name, agent, states, actions)
+
+    return answer
 
 
 @dataclass(frozen=True)
@@ -124,9 +134,9 @@ class KeptAgents:
         seed = 0 if self.cell is None else self.cell.seed  # what is restored has its own
         policy = kept_policy(self.settings, seed, n, home, self.build)
         if policy is None:
-            but = "; allowed: state='last', the agent as it is now" if name in self.live else ""
             raise AgentRefused(
-                f"{self._described(name)} wrote files that only its owner can read ({home}){but}"
+                f"{self._described(name)} wrote files that only its owner can read ({home})"
+                f"{self._but_live(name)}"
             )
         return policy
 
@@ -147,8 +157,12 @@ class KeptAgents:
             raise AgentRefused(
                 f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
                 f"class needs export(directory), or save(directory) and restore(directory){until}"
+                f"{self._but_live(name)}"
             )
         return home
+
+    def _but_live(self, name: str) -> str:
+        return "; allowed: state='last', the agent as it is now" if name in self.live else ""
 
     def _described(self, name: str) -> str:
         kind = self.settings.agents[self.names.index(name)].kind

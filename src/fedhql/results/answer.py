@@ -52,8 +52,8 @@ def answer(run: Run, level: float = LEVEL) -> str:
     found = {gain.arm: gain for gain in gains(run, level)}
     if not found:
         return (
-            "Federated and alone cannot be compared: no seed has been evaluated in both. Run the "
-            "arms independent and fedhql with the same seeds."
+            "Federated and alone cannot be compared yet: no seed has been evaluated in both. "
+            "Finish the run, or run the arms independent and fedhql with the same seeds."
         )
     gain = found.get(FEDHQL) or next(iter(found.values()))
     ours, alone = run.label(gain.arm), run.label(INDEPENDENT)

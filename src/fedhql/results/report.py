@@ -20,6 +20,7 @@ from fedhql.results.notes import notes
 from fedhql.results.panels import Panel, gains_panel, run_panels
 from fedhql.results.reading_answers import Answers, answers_of_readings, readings_csv
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
+from fedhql.results.scores_table import scores_table
 from fedhql.results.styles import styles
 from fedhql.results.tables import LEGEND, Table, claims_table, run_tables
 from fedhql.storage.files import write_atomically
@@ -66,7 +67,8 @@ def write_report(
 
 def _tables(run: Run, level: float) -> list[Table]:
     beside = (policies_table(run, level), measures_table(run, level))
-    return run_tables(run, level) + [table for table in beside if table]
+    tables = [scores_table(run, level), *run_tables(run, level)]
+    return tables + [table for table in beside if table]
 
 
 def paper_tables(

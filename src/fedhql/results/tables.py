@@ -7,21 +7,18 @@ from html import escape
 
 import numpy as np
 
-from fedhql.results.answer import gains
 from fedhql.results.curves import Run
 from fedhql.results.objectives import (
     FRACTIONS,
     THRESHOLDS,
     Estimate,
-    digits_of,
     sample_efficiency,
     share_that_needs_less,
     system_welfare,
 )
-from fedhql.results.statistics import LEVEL, interquartile_mean, probability_of_improvement
+from fedhql.results.statistics import LEVEL
 from fedhql.results.verdicts import MET, NOT_MET, NOT_RUN, UNDECIDED, Verdict, distance
 from fedhql.storage.arm_names import INDEPENDENT
-from fedhql.storage.run_directory import Cell
 
 LEGEND = (
     "In all tables, alone is the arm independent: every agent learns alone. A dash stands for what "
@@ -135,61 +132,6 @@ def _p(value: float | None) -> str:
     return f"{value:.2g}" if value >= 0.0001 else "< 0.0001"
 
 
-def scores_table(run: Run, level: float) -> Table:
-    """Each arm at the end of what it has consumed: the paper's metric, and what it hides."""
-    recent_gains = {gain.arm: gain.recent for gain in gains(run, level)}
-    rows = []
-    for arm in run.ordered_arms:
-        curves = run.arms[arm]
-        per_seed = {
-            "max mean": [float(c.max_mean().mean()) for c in curves.values()],
-            "recent": [float(c.recent_mean().mean()) for c in curves.values()],
-            "area": [float(c.area().mean()) for c in curves.values()],
-        }
-        again = [
-            float(np.nanmean(run.best_returns[Cell(arm, seed)]))
-            for seed in curves
-            if Cell(arm, seed) in run.best_returns
-        ]
-        alone = [float(c.max_mean().mean()) for c in run.arms.get(INDEPENDENT, {}).values()]
-        better = (
-            f"{probability_of_improvement(per_seed['max mean'], alone):.2f}"
-            if alone and arm != INDEPENDENT
-            else "-"
-        )
-        middle = interquartile_mean(per_seed["max mean"])
-        rows.append(
-            (
-                run.label(arm),
-                str(len(curves)),
-                str(Estimate.of(per_seed["max mean"], level)),
-                f"{middle:{digits_of(abs(middle))}}",
-                better,
-                str(Estimate.of(again, level)) if again else "-",
-                f"{Estimate.of(per_seed['recent'], level)}{_over_alone(recent_gains.get(arm))}",
-                str(Estimate.of(per_seed["area"], level)),
-            )
-        )
-    header = (
-        "arm",
-        "seeds",
-        "max mean return",
-        "its IQM",
-        "P(better than alone)",
-        "best state re-evaluated",
-        "mean of the last 10 %",
-        "area under the curve",
-    )
-    note = (
-        f"Mean over agents within a seed, then over seeds, with {level:.0%} t-intervals. "
-        "The max mean return is a running maximum of noisy means and so biased upward; the best "
-        "state of each agent, played in fresh episodes, says how much. In brackets the gain over "
-        "alone, seed by seed, at equal consumption. fedhql's page docs/results.md explains every "
-        "column, and how we judge."
-    )
-    return Table("At the end", header, rows, note=note)
-
-
 def welfare_table(run: Run, level: float) -> Table:
     """Objective 1, arms down and consumption across."""
     found = {(w.arm, w.fraction): w for w in system_welfare(run, level=level)}
@@ -198,7 +140,7 @@ def welfare_table(run: Run, level: float) -> Table:
         cells = []
         for fraction in FRACTIONS:
             entry = found.get((arm, fraction))
-            cells.append(f"{entry.welfare}{_over_alone(entry.gain)}" if entry else "-")
+            cells.append(f"{entry.welfare}{over_alone(entry.gain)}" if entry else "-")
         rows.append((run.label(arm), *cells))
     header = ("arm", *(f"{fraction:.0%}" for fraction in FRACTIONS))
     note = (
@@ -210,7 +152,7 @@ def welfare_table(run: Run, level: float) -> Table:
     return Table("Objective 1, system welfare", header, rows, note=note)
 
 
-def _over_alone(gain: Estimate | None) -> str:
+def over_alone(gain: Estimate | None) -> str:
     if gain is None:
         return ""
     return " (= alone)" if gain.is_zero else f" (+{gain})".replace("+-", "-")
@@ -293,7 +235,8 @@ def agents_table(run: Run) -> Table:
 
 
 def run_tables(run: Run, level: float) -> list[Table]:
-    tables = [scores_table(run, level), welfare_table(run, level), agents_table(run)]
+    """Return what a run reached below its scores: both objectives, and each agent."""
+    tables = [welfare_table(run, level), agents_table(run)]
     if run.federated_arms and INDEPENDENT in run.arms:
         tables += [reaching_table(run, level), efficiency_table(run, level)]
     return tables

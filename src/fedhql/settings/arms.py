@@ -38,8 +38,9 @@ def settings_of_arm(settings: ExperimentSettings, arm: str) -> ExperimentSetting
         return settings
     changed, keys = changes(arm), (*KEYS, *ATTACK_KEYS)
     if unknown := [key for key, value in changed.items() if key not in keys or not value]:
+        hint = f"did you mean {INDEPENDENT!r}, agents alone? " if arm == "alone" else ""
         raise SettingsError(
-            f"arm = {arm!r}: {unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
+            f"arm = {arm!r}: {hint}{unknown[0]!r} is not KEY=VALUE with a known key; allowed: "
             f"{', '.join((INDEPENDENT, FEDHQL, *CONTROLS))}, or KEY=VALUE[,KEY=VALUE] with the "
             f"keys {', '.join(keys)}"
         )
