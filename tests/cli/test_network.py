@@ -43,6 +43,19 @@ def test_without_certificates_a_member_connects_only_to_its_own_machine(
     assert str(done.exception) == f"--insecure {address}: allowed: this machine (127.0.0.1, [::1])"
 
 
+@pytest.mark.parametrize("name", ["consensus", "All", "policy.json", ".ann"])
+def test_a_member_whose_agent_could_not_be_loaded_by_its_name_does_not_join(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("join", "127.0.0.1:1", "--as", name, "--agent", "tabular", "--insecure")
+    done = CliRunner().invoke(app, [*arguments, "--give-up-after", "0"])
+    assert isinstance(done.exception, SettingsError)
+    assert str(done.exception).startswith(f"--as {name}: allowed: 1 to 64 letters")
+    assert str(done.exception).endswith("reserved: 'consensus', 'all', 'policy.json'")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("busy", ["--http", "--listen"])
 def test_a_port_in_use_is_reported_in_one_line_before_members_can_join(
     busy: str, tmp_path: Path

@@ -16,6 +16,7 @@ from fedhql.remote.member.kept_agent import KeptAgent
 from fedhql.remote.wire_pb2 import Learn, Task, Welcome
 from fedhql.results.load import load_run
 from fedhql.service.member_agent import agent_builder
+from fedhql.settings.experiment import read_settings_file
 
 BUILD = """
 import sys
@@ -107,6 +108,12 @@ def test_the_agent_of_a_member_is_loaded_from_its_home(
     assert kept_agents(tmp_path / "ann").settings.environment.options == {
         "desc": ["SFFF", "FFFF", "FFFF", "FFFG"]
     }
+
+
+@pytest.mark.parametrize("name", ["_ann", "-ann", "Ann.2"])
+def test_a_name_that_may_join_is_read_back(name: str, tmp_path: Path) -> None:
+    agent_builder(name, tmp_path, "tabular", [], 0, None)(TASK)
+    assert read_settings_file(tmp_path / "settings.toml").agent_names == [name]
 
 
 def test_the_agent_of_a_member_is_exported_for_numpy(tmp_path: Path) -> None:

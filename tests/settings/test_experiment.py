@@ -195,6 +195,12 @@ def test_a_federation_service_has_no_attack_section() -> None:
         read_served_settings(text, ["attack.name=nan", "attack.attackers=1"])
 
 
+def test_a_federation_service_lists_no_reserved_name() -> None:
+    text = SMALL.partition("[[agents]]")[0] + '[service]\nmembers = ["ann", "Consensus"]\n'
+    with pytest.raises(SettingsError, match="'Consensus' is reserved; allowed"):
+        read_served_settings(text)
+
+
 def test_trimming_needs_three_agents() -> None:
     with pytest.raises(SettingsError, match=r"'trimmed' needs at least 3 agents; there are 2"):
         read_settings(SMALL, ["federation.rule=trimmed", "federation.trim=1"])

@@ -208,10 +208,13 @@ def join(
     After a stop or a crash, the same command continues from the agent's last checkpoint.
     """
     require_remote("fedhql join")
+    from fedhql.remote.identity.credentials import MEMBER_NAME_RULE, is_member_name
     from fedhql.remote.member.member import Member
     from fedhql.service.member_agent import agent_builder, own_seed
 
     _address(address, "join")
+    if not is_member_name(name):
+        raise SettingsError(f"--as {name}: allowed: {MEMBER_NAME_RULE}")
     require_trackers(track or [])
     own = home or Path("members") / name
     shown = None if insecure else _credentials(certs, name)

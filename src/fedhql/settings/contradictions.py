@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from fedhql.federation import ATTACKS, RULES, rule_spec
 from fedhql.secure.fixed_point import wrong_size
 from fedhql.settings.sections import AttackSettings, ExperimentSettings, FederationSettings
-from fedhql.storage.records import CONSENSUS
-
-# Words that stand beside agents' names in files and commands.
-RESERVED_NAMES = (CONSENSUS, "all", "policy.json")
+from fedhql.storage.records import RESERVED_NAMES
 
 
 def contradiction(federation: FederationSettings) -> str | None:

@@ -164,7 +164,7 @@ class AgentSettings(BaseModel):
     """What the agent is. Its other keys are settings of this kind, or keywords of your class."""
     name: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$",
         description="a name of letters, digits, '_', '.' and '-', at most 64 of them",
     )
     """The agent's name in tables, files and messages; by default agent1, agent2, ..."""

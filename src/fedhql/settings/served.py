@@ -9,6 +9,7 @@ from fedhql.settings.contradictions import wrong_secure, wrong_trim
 from fedhql.settings.experiment import parse
 from fedhql.settings.overrides import Overrides
 from fedhql.settings.sections import TaskSettings
+from fedhql.storage.records import RESERVED_NAMES
 
 
 class ServedSettings(TaskSettings):
@@ -42,6 +43,9 @@ def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings
         )
     if len(set(service.members)) < len(service.members):
         raise SettingsError("service.members: a name is listed twice; allowed: each name once")
+    if taken := [name for name in service.members if name.lower() in RESERVED_NAMES]:
+        words = ", ".join(map(repr, RESERVED_NAMES))
+        raise SettingsError(f"service.members: {taken[0]!r} is reserved; allowed: not {words}")
     if settings.federation.public:
         raise SettingsError(
             "federation.server_environments = 'public' is a control for experiments; allowed for a "

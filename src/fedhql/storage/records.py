@@ -12,6 +12,8 @@ from fedhql.storage.files import needing_space
 
 SELF_LEARNING, ROUND = "self-learning", "round"  # when an evaluation is taken: after which of them
 CONSENSUS = "consensus"  # stands for an agent's name: greedy in the centre of all agents' answers
+# Words that stand beside agents' names in files and commands.
+RESERVED_NAMES = (CONSENSUS, "all", "policy.json")
 
 
 @dataclass(frozen=True)

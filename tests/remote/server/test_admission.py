@@ -224,9 +224,10 @@ def test_an_invalid_member_name_is_refused(tmp_path: Path) -> None:
             serving(tmp_path / "home", federation(BUDGET)) as server,
             grpc.aio.insecure_channel(server.address) as channel,
         ):
-            for name in ("", "x" * 65, "a\nb", "[/x]", "a b", "ä"):
+            for name in ("", "x" * 65, "a\nb", "[/x]", "a b", "ä", "consensus", "All"):
                 answer = await refusal_of(channel, Hello(protocol=1, name=name))
                 assert "1 to 64 letters, digits, '-', '_' and '.'" in answer.detail
+                assert "reserved: 'consensus', 'all', 'policy.json'" in answer.detail
             assert not server.roster.members
 
     asyncio.run(run())

@@ -22,11 +22,13 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhql.errors import CredentialsError
+from fedhql.storage.records import RESERVED_NAMES
 
 SERVER_AUTH = ExtendedKeyUsageOID.SERVER_AUTH
 AUTHORITY = "ca"  # its files are ca.crt and ca.key
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # a common name has at most 64 characters
 NAME_RULE = "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"
+MEMBER_NAME_RULE = f"{NAME_RULE}; reserved: {', '.join(map(repr, RESERVED_NAMES))}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ def name_of(certificate: x509.Certificate, what: str) -> str:
     if len(names) != 1:
         raise CredentialsError(f"{what} must have exactly one common name")
     return str(names[0].value)
+
+
+def is_member_name(name: str) -> bool:
+    """Return whether a name is as MEMBER_NAME_RULE says, so that files and commands can use it."""
+    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED_NAMES
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

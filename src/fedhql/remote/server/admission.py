@@ -14,9 +14,9 @@ from grpc import StatusCode
 
 from fedhql.errors import CredentialsError
 from fedhql.remote.identity.credentials import (
-    NAME,
-    NAME_RULE,
+    MEMBER_NAME_RULE,
     Credentials,
+    is_member_name,
     parse_certificate,
     peer_of,
     read_revoked,
@@ -173,8 +173,8 @@ def revoked_serials(credentials: Credentials | None, revoked: Path | None) -> Co
 
 def require_name(name: str) -> None:
     """Raise Refused unless the name is safe to write into logs and files."""
-    if not NAME.fullmatch(name):
-        raise Refused(f"the member name must consist of {NAME_RULE}", Cause.NAME)
+    if not is_member_name(name):
+        raise Refused(f"the member name must consist of {MEMBER_NAME_RULE}", Cause.NAME)
 
 
 def require_welcome(name: str, hello: Hello, roster: Roster, federation: str) -> None:
