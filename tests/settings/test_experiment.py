@@ -85,6 +85,16 @@ def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
             r"evaluation.interval_env_steps: 0 is wrong; allowed: a whole number > 0",
         ),
         ("query_batch=8", r"query_batch: unknown key; did you mean 'federation.query_batch'\?"),
+        (
+            "learning_rate=1",
+            r"learning_rate: unknown key; did you mean 'federation.learning_rate' or "
+            r"'agents.learning_rate'\? allowed",
+        ),
+        ("hidden=[8]", r"hidden: unknown key; did you mean 'agents.hidden'\? allowed"),
+        ("batch_size=8", r"batch_size: unknown key; did you mean 'agents.batch_size'\? allowed"),
+        ("learning_starts=3", r"unknown key; did you mean 'agents.learning_starts'\? allowed"),
+        ("learning_rates=3", r"learning_rates: unknown key; allowed"),
+        ("federate.trim=1", r"federate: unknown key; did you mean 'federation'\? allowed"),
         ("colour.red=1", r"colour: unknown key; .*allowed: environment, federation, budget"),
         ("agents.1.learning_rate=0", r"agents.1.learning_rate: 0 is wrong; allowed: a number > 0"),
         ("agents.1.hiden=[8]", r"agents.1.hiden: unknown key; did you mean 'hidden'"),

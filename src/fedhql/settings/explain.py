@@ -8,6 +8,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from fedhql.agents.kinds import KINDS
+
 NOUNS = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
 
 
@@ -29,22 +31,23 @@ def _line(problem: Any, model: type[BaseModel], prefix: str) -> str:
         model = inside
     known = model.model_fields
     if name not in known:
-        elsewhere = {} if sections else _keys_of_sections(model)
-        close = get_close_matches(name, [*known, *elsewhere], n=1)
-        hint = f"did you mean {elsewhere.get(close[0], close[0])!r}? " if close else ""
+        elsewhere = [] if sections else _sections_with(name, model)
+        meant = elsewhere or get_close_matches(name, known, n=1)
+        hint = f"did you mean {' or '.join(map(repr, meant))}? " if meant else ""
         return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
     wrong = "missing" if problem["type"] == "missing" else f"{problem['input']!r} is wrong"
     return f"{key}: {wrong}; allowed: {allowed(known[name])}"
 
 
-def _keys_of_sections(model: type[BaseModel]) -> dict[str, str]:
-    """Return each key of each section with the section before it, as in "federation.trim"."""
-    return {
-        key: f"{section}.{key}"
+def _sections_with(key: str, model: type[BaseModel]) -> list[str]:
+    """Return the key in each section that has it, as in "federation.trim"; agents have options."""
+    options = {option for kind in KINDS.values() for option in kind.settings.model_fields}
+    return [
+        f"{section}.{key}"
         for section, field in model.model_fields.items()
         if (inside := _model_inside(field)) is not None
-        for key in inside.model_fields
-    }
+        and (key in inside.model_fields or (section == "agents" and key in options))
+    ]
 
 
 def _model_inside(field: FieldInfo) -> type[BaseModel] | None:
