@@ -206,10 +206,21 @@ def test_a_live_agent_of_another_environment_is_refused(declared: dict[str, Any]
     assert agent.learned_env_steps == 0
 
 
-def test_an_id_without_a_version_is_any_version_of_it() -> None:
-    assert same_environment("CartPole-v1", "CartPole")
-    assert same_environment("CartPole-v1", "module:CartPole-v1")
-    assert not same_environment("CartPole-v1", "CartPole-v0")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("CartPole-v1", "CartPole", True),  # the highest version
+        ("CartPole-v0", "CartPole", False),
+        ("CartPole-v1", "CartPole-v0", False),
+        ("CartPole-v1", "module:CartPole-v1", True),
+        ("module:CartPole", "CartPole-v1", True),
+        ("NotRegistered", "NotRegistered", True),
+        ("NotRegistered", "NotRegistered-v0", False),
+        ("no id!", "no id!", True),
+    ],
+)
+def test_ids_are_compared_as_gymnasium_resolves_them(one: str, other: str, same: bool) -> None:
+    assert same_environment(one, other) == same_environment(other, one) == same
 
 
 class Linear(PlainAgent):

@@ -4,6 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
+from gymnasium.envs.registration import find_highest_version, parse_env_id
+
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused
@@ -59,6 +62,16 @@ def declared_environment(agent: BlackBoxAgent) -> str | None:
 
 
 def same_environment(found: str, wanted: str) -> bool:
-    """Compare Gymnasium ids, in which a module may stand before the name, and no version after."""
-    ours, theirs = found.rpartition(":")[2], wanted.rpartition(":")[2]
-    return ours == theirs or ours.rpartition("-v")[0] == theirs
+    """Return whether Gymnasium makes the same environment of both ids."""
+    return _resolved(found) == _resolved(wanted)
+
+
+def _resolved(env_id: str) -> str:
+    """Return the id without a module and, as gymnasium.make does, with its highest version."""
+    registered = env_id.rpartition(":")[2]
+    try:
+        namespace, name, version = parse_env_id(registered)
+    except gymnasium.error.Error:  # no id of Gymnasium
+        return registered
+    highest = find_highest_version(namespace, name) if version is None else None
+    return registered if highest is None else f"{registered}-v{highest}"

@@ -114,6 +114,7 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
 
 def _require_task(name: str, agent: BlackBoxAgent, settings: ExperimentSettings) -> None:
     """Raise AgentRefused if a live agent was built for another environment, as far as it shows."""
+    states, A = first_states(settings)  # registers the environment, if its id names a module
     wanted, own = settings.environment.id, declared_environment(agent)
     live = f"{name}: this {type(agent).__qualname__}"
     if own is not None and not same_environment(own, wanted):
@@ -121,7 +122,6 @@ def _require_task(name: str, agent: BlackBoxAgent, settings: ExperimentSettings)
             f"{live} has the environment {own!r}, but the experiment's is {wanted!r}; build it "
             "with the experiment's"
         )
-    states, A = first_states(settings)
     try:
         greedy_answer_of(name, agent, states, A)
     except FedHQLError:
