@@ -230,14 +230,28 @@ class Linear(PlainAgent):
         return np.asarray(states).reshape(len(states), -1) @ np.zeros((4, 2))
 
 
-def test_a_live_agent_that_cannot_answer_is_refused_by_name() -> None:
-    with pytest.raises(fedhql.FedHQLError) as refusal:
-        federate({"south": Linear(seed=1)})
-    assert re.fullmatch(
-        rf"south: this Linear cannot answer at states of {ENV}: given states of shape \(2,\), it "
-        r"raised ValueError: matmul: .*; expected: values of shape \(2, 4\) \(states, actions\)",
-        str(refusal.value),
-    )
+class Dividing(PlainAgent):
+    def q_values(self, states: Any) -> Any:
+        return 1 // 0
+
+
+@pytest.mark.parametrize(
+    ("agent", "own"), [(Linear, (ValueError, "matmul")), (Dividing, (ZeroDivisionError, "by zero"))]
+)
+def test_what_an_agent_raises_comes_as_it_is_with_its_name(
+    agent: type[PlainAgent], own: tuple[type[Exception], str]
+) -> None:
+    by_name = f"raised inside south ({agent.__name__})"
+    with pytest.raises(own[0], match=own[1]) as of_live:
+        federate({"south": agent(seed=1)})
+    assert of_live.value.__notes__ == [
+        by_name,
+        f"south was given states of {ENV}, of shape (2,); expected: values of shape (2, 4) "
+        "(states, actions)",
+    ]
+    with pytest.raises(own[0], match=own[1]) as of_built:
+        federate({"south": lambda seed: agent(seed)}, jobs=0)
+    assert by_name in of_built.value.__notes__
 
 
 def test_an_object_twice_is_refused() -> None:

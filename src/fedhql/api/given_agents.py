@@ -113,25 +113,27 @@ def _add(given: GivenAgents, agent: Any, options: dict[str, Any]) -> None:
 
 
 def _require_task(name: str, agent: BlackBoxAgent, settings: ExperimentSettings) -> None:
-    """Raise AgentRefused if a live agent was built for another environment, as far as it shows."""
+    """Raise AgentRefused if a live agent was built for another environment, as far as it shows.
+
+    What the agent itself raises gets a note with the shapes.
+    """
     states, A = first_states(settings)  # registers the environment, if its id names a module
     wanted, own = settings.environment.id, declared_environment(agent)
-    live = f"{name}: this {type(agent).__qualname__}"
     if own is not None and not same_environment(own, wanted):
         raise AgentRefused(
-            f"{live} has the environment {own!r}, but the experiment's is {wanted!r}; build it "
-            "with the experiment's"
+            f"{name}: this {type(agent).__qualname__} has the environment {own!r}, but the "
+            f"experiment's is {wanted!r}; build it with the experiment's"
         )
     try:
         greedy_answer_of(name, agent, states, A)
     except FedHQLError:
         raise
-    except Exception as error:
-        raise AgentRefused(
-            f"{live} cannot answer at states of {wanted}: given states of shape {states.shape}, it "
-            f"raised {type(error).__name__}: {error}; expected: values of shape {(len(states), A)} "
-            "(states, actions)"
-        ) from error
+    except Exception as error:  # the agent's own, which its owner knows how to read
+        error.add_note(
+            f"{name} was given states of {wanted}, of shape {states.shape}; expected: values of "
+            f"shape {(len(states), A)} (states, actions)"
+        )
+        raise
 
 
 def _unwrapped(make: partial[Any], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
