@@ -236,16 +236,32 @@ def test_what_was_learned_without_a_report_is_reported_before_the_goodbye(tmp_pa
 class Failing(Recorder):
     """Raises an error when the server asks it, though not when it is built."""
 
-    asked = 0
+    def __init__(self, error: Exception) -> None:
+        super().__init__(seed=0)
+        self.error, self.asked = error, 0
 
     def q_values(self, states: Any) -> Any:
         self.asked += 1
         if self.asked > 1:
-            raise RuntimeError("a secret of its owner's")
+            raise self.error
         return super().q_values(states)
 
 
-def test_a_member_whose_agent_fails_says_so_before_it_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("a secret"),
+        TimeoutError("a secret"),  # the others are also raised where a connection breaks
+        asyncio.InvalidStateError("a secret"),
+        grpc.aio.AioRpcError(
+            grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "a secret"
+        ),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_member_whose_agent_fails_says_so_before_it_leaves(
+    error: Exception, tmp_path: Path
+) -> None:
     """Otherwise the server would have to guess why the connection broke."""
     heard = []
 
@@ -254,8 +270,8 @@ def test_a_member_whose_agent_fails_says_so_before_it_leaves(tmp_path: Path) -> 
         await stream.order(query=Query(states=pack(STATES)))
         heard.append((await stream.hear()).goodbye)
 
-    with pytest.raises(RuntimeError, match="a secret"):
-        run(tmp_path, script, agent=Failing(seed=0))
+    with pytest.raises(type(error), match="a secret"):
+        run(tmp_path, script, agent=Failing(error))
     assert [(each.reason, each.detail, each.cause) for each in heard] == [
         (Goodbye.STOPPED, "its agent raised an error", Cause.OWNER)
     ]

@@ -12,7 +12,9 @@ from fedhql.remote.identity.credentials import Credentials
 SECONDS = 5.0  # timeout for each step of the trial handshake
 
 
-def explained(error: Exception, address: str, credentials: Credentials | None) -> tuple[str, bool]:
+def explained(
+    error: BaseException, address: str, credentials: Credentials | None
+) -> tuple[str, bool]:
     """Return why a connection ended, as far as can be found out, and whether it always will.
 
     Blocks for some seconds.

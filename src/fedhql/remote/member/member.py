@@ -7,8 +7,8 @@ keep the connection alive meanwhile.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -117,7 +117,7 @@ class Member:
             except _Over as end:
                 log.info("%s: has finished: %s", self._name, end)
                 return
-            except (grpc.aio.AioRpcError, _Disconnected) as error:
+            except _Disconnected as error:
                 if self._stopping:  # we ended the connection ourselves
                     await asyncio.Future()  # wait to be cancelled
                 if self._agent.has_finished:
@@ -128,7 +128,7 @@ class Member:
                     )  # fmt: skip
                     return
                 why, is_final = await asyncio.to_thread(
-                    explained, error, self._address, self._credentials
+                    explained, error.__cause__ or error, self._address, self._credentials
                 )
                 rejections = rejections + 1 if is_final else 0
                 if rejections == REJECTIONS:
@@ -142,8 +142,7 @@ class Member:
                         f"no server at {self._address} for {self._give_up_seconds:,.0f} s (the "
                         f"last attempt: {why}); run the same command to try again"
                     ) from error
-                after = error.retry_after_seconds if isinstance(error, _Disconnected) else 0.0
-                pause = after + wait * self._rng.uniform(0.5, 1.0)
+                pause = error.retry_after_seconds + wait * self._rng.uniform(0.5, 1.0)
                 log.warning(
                     "%s: no connection to %s (%s); retrying in %.1f s",
                     self._name, self._address, why, pause,
@@ -171,10 +170,9 @@ class Member:
                 self._masking = Masking(self._name, self._credentials)
                 hello.masking_key.CopyFrom(self._masking.key)
             try:
-                await stream.write(FromMember(hello=hello))
+                with _on_a_stream():
+                    await stream.write(FromMember(hello=hello))
                 await self._converse(stream)
-            except asyncio.InvalidStateError as error:  # the stream ended before we wrote
-                raise _Disconnected("the connection broke") from error
             except MemberStopped:
                 await _send_goodbye(
                     stream,
@@ -191,7 +189,7 @@ class Member:
                     Goodbye(reason=Goodbye.REFUSED, detail=str(error)[:500], cause=error.cause),
                 )
                 raise MemberRefused(f"{self._address} sent an invalid message: {error}") from error
-            except (_Over, _Disconnected, MemberRefused, *_ENDED):
+            except (_Over, _Disconnected, MemberRefused):
                 raise
             except Exception:  # the agent's, whose details are for its owner alone
                 detail = "its agent raised an error"
@@ -216,7 +214,8 @@ class Member:
                 if not self._reading.done():
                     learn = await self._learn_a_chunk(stream, learn)
                     continue
-            message = await (self._reading or stream.read())
+            with _on_a_stream():
+                message = await (self._reading or stream.read())
             self._reading = None
             if message is grpc.aio.EOF:
                 raise _Disconnected("the server closed the connection")
@@ -327,14 +326,15 @@ class Member:
     async def _report_last_phase(self, stream: Any) -> None:
         """Repeat what was learned last: the connection may have broken before the first report."""
         if (report := self._agent.learned()).phase:
-            with suppress(*_ENDED):
+            with suppress(_Disconnected):
                 await self._report(stream, report)
 
     async def _report(self, stream: Any, report: Report) -> None:
         report.applied_improvements = self._agent.improvements.applied
         report.skipped_improvements = self._agent.improvements.skipped
         async with self._writing:
-            await stream.write(FromMember(report=report))
+            with _on_a_stream():
+                await stream.write(FromMember(report=report))
         self._has_reported = True
         self._agent.checkpoint_if_due()
 
@@ -346,6 +346,17 @@ class _Disconnected(Exception):
         super().__init__(why)
         is_sane = 0 <= retry_after_seconds <= LONGEST_RETRY_AFTER_SECONDS  # False for NaN
         self.retry_after_seconds = retry_after_seconds if is_sane else 0.0
+
+
+@contextmanager
+def _on_a_stream() -> Iterator[None]:
+    """Raise _Disconnected if the stream has ended: an agent may raise the same exceptions."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise _Disconnected(error.details() or error.code().name) from error
+    except (grpc.aio.InternalError, asyncio.InvalidStateError):  # it ended before we wrote
+        raise _Disconnected("the connection broke") from None
 
 
 async def _send_goodbye(stream: Any, goodbye: Goodbye) -> None:
