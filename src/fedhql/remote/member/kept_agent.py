@@ -107,7 +107,7 @@ class KeptAgent:
 
     @property
     def has_finished(self) -> bool:
-        """Whether the federation has ended for this member, and the server knows its state."""
+        """Whether the server has ended the federation for this member, whose agent is saved."""
         return self._ledger.finished
 
     @property
@@ -257,7 +257,7 @@ class KeptAgent:
         return "all is saved" if self._can_be_saved else "its agent has no save and restore"
 
     def finish(self) -> None:
-        """Remember that the federation has ended, and that the server knows what is saved."""
+        """Remember that the server has ended the federation, and that the agent is saved."""
         self._ledger.finished = True
         self._write_ledger()
 

@@ -120,16 +120,16 @@ class Member:
             except _Disconnected as error:
                 if self._stopping:  # we ended the connection ourselves
                     await asyncio.Future()  # wait to be cancelled
-                if self._agent.has_finished:
-                    log.info(
-                        "%s: has finished, and there is no server at %s any more; another "
-                        "federation needs another --home than %s",
-                        self._name, self._address, self._home,
-                    )  # fmt: skip
-                    return
                 why, is_final = await asyncio.to_thread(
                     explained, error.__cause__ or error, self._address, self._credentials
                 )
+                if self._agent.has_finished:
+                    log.info(
+                        "%s: has finished, and %s cannot be reached (%s); another federation needs "
+                        "another --home than %s",
+                        self._name, self._address, why, self._home,
+                    )  # fmt: skip
+                    return
                 rejections = rejections + 1 if is_final else 0
                 if rejections == REJECTIONS:
                     raise MemberRefused(f"{self._address}: {why}") from error
