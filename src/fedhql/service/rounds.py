@@ -215,42 +215,49 @@ class Service:
         seeds = seeds_for(
             settings.seed, Stream.SERVER, position.round, count=settings.federation.query_batch
         )
+        quorum = self._service.quorum
+        enough_in_time = len(self._cohort.names) >= quorum
         granted = self._in_loop(self._reserve, before_step)
-        if len(self._cohort.names) >= self._service.quorum and (going_on or len(seeds) <= granted):
+        why_none = f"fewer than {quorum} members " + (
+            "have budget left for one" if enough_in_time else "are there and in time"
+        )
+        if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
             budget = Budget(env_steps_per_agent=granted, agents=1)
             try:
                 self._server.federate(
                     budget, seeds.tolist(), going_on=going_on, after_step=after_step
                 )
             except TooFew:
-                why = f"round {position.round} ends early: too few of its members are left"
-                self._in_loop(self._roster.tell, why, level="warning")
+                why_none = "too few of its members are left"
+                text = f"round {position.round} ends early: {why_none}"
+                self._in_loop(self._roster.tell, text, level="warning")
                 if (standing := self._position.environments) is not None:
                     self._environments.go_to(standing)  # undo the unfinished step
-        if before_step.steps:
-            self._figures = before_step.figures()
-            self._records.federated(position.round, self._cohort.names, self._figures)
-        self._log_round(federated=before_step.steps > 0)
+        figures = before_step.figures() if before_step.steps else None
+        if figures is not None:
+            self._figures = figures
+            self._records.federated(position.round, self._cohort.names, figures)
+        self._log_round(figures, why_none)
 
     def _not_late(self, names: Sequence[str]) -> list[str]:
         roster = self._roster
         return [n for n in names if roster.takes_part(n) and not roster.members[n].late_with]
 
-    def _log_round(self, *, federated: bool) -> None:
+    def _log_round(self, figures: RoundFigures | None, why_none: str) -> None:
         every, round_ = self._service.log_every_rounds, self._position.round
         now, began = self._clock(), self._round_began
         self._round_began = now
         if every == 0 or round_ % every:
             return
-        if self._figures is None or not federated:
-            why = "no server step, because too few members are there with budget for one"
+        if figures is None:
+            why = f"no server step, because {why_none}"
             log.info("round %d: %.1f s of self-learning; %s", round_, now - began, why)
             return
         names = ", ".join(self._cohort.names)
         log.info(
             "round %d: %.1f s with %s; %d improvements, spread %.4g, TD error %.4g",
-            round_, now - began, names, self._roster.improvements, self._figures.spread,
-            self._figures.td_error,
+            round_, now - began, names, self._roster.improvements, figures.spread,
+            figures.td_error,
         )  # fmt: skip
 
     def _reserve(self, progress: RoundProgress) -> int:

@@ -326,6 +326,32 @@ def test_rounds_go_on_without_a_slow_learner_and_it_gets_all_its_steps(tmp_path:
         assert record.left(72) < 1 or record.name == "ann"  # ann may be left alone at the end
 
 
+def test_a_round_without_a_server_step_says_that_its_members_are_late(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    text = federation(
+        BUDGET, exchange_deadline_seconds=0.1, learning_deadline_seconds=0.1, disconnect_after=1_000
+    )
+
+    def told() -> bool:
+        why = "s of self-learning; no server step, because fewer than 2 members are there and in "
+        return any(why in record.getMessage() for record in caplog.records)
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            members.join("ann", Recorder(0, learn_seconds=0.4))
+            members.join("bob", Recorder(1))
+            await server.reach(told)
+            await members.leave("ann")
+            await members.leave("bob")
+
+    asyncio.run(run())
+
+
 def test_a_federation_does_not_end_while_members_are_absent(tmp_path: Path) -> None:
     """No member has learned yet, and one that the quorum needs connects late."""
     home, text = tmp_path / "home", federation(BUDGET // 10, start_with=3, quorum=3)
@@ -383,7 +409,7 @@ def test_the_log_says_whom_the_server_waits_for_and_how_the_federation_ends(
     assert [" with ann, bob; " in text for text in rounds] == [True] * 3
     assert last_round.startswith("round 3: ")
     assert last_round.endswith(
-        " of self-learning; no server step, because too few members are there with budget for one"
+        " of self-learning; no server step, because fewer than 2 members have budget left for one"
     )
     for name in ("ann", "bob"):
         last = [text for text in told if text.startswith(f"{name} ")][-3:]
