@@ -141,6 +141,15 @@ def test_a_members_home_is_no_run(tmp_path: Path) -> None:
         load_run(home)
 
 
+def test_the_home_of_an_older_member_says_what_to_do(tmp_path: Path) -> None:
+    trained(tmp_path, "tabular")
+    (tmp_path / "settings.toml").unlink()
+    with pytest.raises(RunDirectoryError, match="fedhql join once more with this version"):
+        fedhql.load_policy(tmp_path)
+    trained(tmp_path, "tabular")
+    assert fedhql.load_policy(tmp_path)
+
+
 def test_an_agent_that_cannot_be_kept_is_named_before_it_learns_and_at_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

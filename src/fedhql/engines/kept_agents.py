@@ -207,6 +207,11 @@ def _of_member(home: Path, arm: str | None, seed: int | None, state: str | None)
                 f"{option} = {given!r}: {home} is the home of a member, which keeps the last state "
                 f"of one agent; leave the {option} out"
             )
+    if not RunDirectory(home).settings.exists():
+        raise RunDirectoryError(
+            f"{home} is the home of a member without settings.toml, which older versions did not "
+            "write; run its fedhql join once more with this version, while its server runs"
+        )
     settings = read_settings_file(RunDirectory(home).settings)
     return KeptAgents(home, settings, None, {settings.agent_names[0]: home}, LAST)
 
