@@ -4,6 +4,7 @@ Shape letters, used throughout: N agents, B states in a batch, A actions. `*obs`
 of one observation: `(4,)` for CartPole, `()` for a Discrete observation space.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -75,3 +76,10 @@ class Closable(Protocol):
     """Optional: release the agent's resources."""
 
     def close(self) -> None: ...
+
+
+def keeping(agent: object) -> Callable[[Path], None] | None:
+    """Return what writes the files that an owner keeps: export, or else save; None without both."""
+    if isinstance(agent, Exportable):
+        return agent.export
+    return agent.save if isinstance(agent, Checkpointable) else None

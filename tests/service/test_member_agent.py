@@ -116,6 +116,18 @@ def test_a_name_that_may_join_is_read_back(name: str, tmp_path: Path) -> None:
     assert read_settings_file(tmp_path / "settings.toml").agent_names == [name]
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epsilon", "^setting 'epsilon': write key=value"),
+        ("learning_rat=1", "^setting learning_rat: unknown key; did you mean 'learning_rate'"),
+    ],
+)
+def test_a_wrong_setting_is_named(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=message):
+        agent_builder("ann", tmp_path, "tabular", [override], 0, None)
+
+
 def test_the_agent_of_a_member_is_exported_for_numpy(tmp_path: Path) -> None:
     agent = trained(tmp_path / "ann", "tabular")
     kept = kept_agents(tmp_path / "ann")

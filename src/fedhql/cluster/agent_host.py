@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedhql.cluster.versions import require_versions
-from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Diagnosable, Exportable
+from fedhql.contract import BlackBoxAgent, Checkpointable, Closable, Diagnosable, keeping
 from fedhql.federation.cohort import greedy_answer_of, require_contract, values_of
 
 
@@ -36,8 +36,7 @@ class AgentHost:
         self._agent = build()
         require_contract(self._name, self._agent)
         can_be_saved = isinstance(self._agent, Checkpointable)
-        can_be_kept = can_be_saved or isinstance(self._agent, Exportable)
-        return can_be_saved, can_be_kept, type(self._agent).__qualname__
+        return can_be_saved, keeping(self._agent) is not None, type(self._agent).__qualname__
 
     def self_learn(self, env_steps: int) -> None:
         self._agent.self_learn(env_steps)
@@ -64,8 +63,9 @@ class AgentHost:
             self._agent.restore(Path(home))
 
     def keep(self) -> dict[str, bytes]:
-        exportable = isinstance(self._agent, Exportable)
-        return self._files_of(self._agent.export if exportable else self._agent.save)
+        write = keeping(self._agent)
+        assert write is not None  # `build` said whether it can be kept
+        return self._files_of(write)
 
     def diagnostics(self) -> dict[str, float]:
         return self._agent.diagnostics() if isinstance(self._agent, Diagnosable) else {}

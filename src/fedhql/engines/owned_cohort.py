@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedhql.acting import GreedyAnswer
-from fedhql.contract import BlackBoxAgent, Checkpointable, Diagnosable, Exportable, States
+from fedhql.contract import BlackBoxAgent, Checkpointable, Diagnosable, States, keeping
 from fedhql.federation import InProcessCohort, PlainCohort
 from fedhql.settings.sections import ExperimentSettings
 
@@ -67,14 +67,11 @@ class LocalOwnedCohort(InProcessCohort):
             agent.restore(directory / name)
 
     def can_be_kept(self, n: int) -> bool:
-        return isinstance(self._agents[n], Exportable | Checkpointable)
+        return keeping(self._agents[n]) is not None
 
     def keep(self, n: int, directory: Path) -> None:
-        agent = self._agents[n]
-        if isinstance(agent, Exportable):
-            agent.export(directory)
-        elif isinstance(agent, Checkpointable):
-            agent.save(directory)
+        if (write := keeping(self._agents[n])) is not None:
+            write(directory)
 
     def diagnostics(self) -> list[dict[str, float]]:
         return [

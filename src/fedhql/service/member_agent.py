@@ -82,14 +82,14 @@ def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
-            raise SettingsError(f"--set {override!r}: write key=value")
+            raise SettingsError(f"setting {override!r}: write key=value")
         given[key.strip()] = toml_value(text.strip())
     if (known := find_kind(kind)) is None:
         return given
     try:
         return known.settings.model_validate(given).model_dump(mode="json")
     except ValidationError as error:
-        raise SettingsError(explain(error, known.settings, "--set ")) from error
+        raise SettingsError(explain(error, known.settings, "setting ")) from error
 
 
 def _build(

@@ -20,9 +20,9 @@ from fedhql.contract import (
     Checkpointable,
     Closable,
     Diagnosable,
-    Exportable,
     States,
     Values,
+    keeping,
 )
 from fedhql.errors import MemberStopped
 from fedhql.federation.cohort import actions_of, greedy_answer_of, values_of
@@ -132,7 +132,7 @@ class KeptAgent:
         greedy_answer_of(self._name, agent, states, task.actions)
         if self._trackers and not isinstance(agent, Diagnosable):
             log.warning("%s: nothing to track: its agent has no diagnostics()", self._name)
-        if not isinstance(agent, Exportable | Checkpointable):
+        if keeping(agent) is None:
             log.warning("%s: the trained agent will be lost at the end: %s", self._name, NOT_KEPT)
         self._agent, self._can_be_saved = agent, isinstance(agent, Checkpointable)
         self._begun = True
@@ -247,12 +247,12 @@ class KeptAgent:
     def save_last(self) -> str:
         """Save a checkpoint and what the owner keeps, and return what the server is told."""
         self.checkpoint()
-        agent, last = self._agent, self._home / LAST
-        if isinstance(agent, Exportable | Checkpointable):
+        write, last = keeping(self._agent), self._home / LAST
+        if write is not None:
             with saving_in(self._home), whole_directory(last) as directory:
-                agent.export(directory) if isinstance(agent, Exportable) else agent.save(directory)
+                write(directory)
             log.info("%s: the trained agent is in %s", self._name, last)
-        elif agent is not None:
+        elif self._agent is not None:
             log.warning("%s: the trained agent is lost: %s", self._name, NOT_KEPT)
         return "all is saved" if self._can_be_saved else "its agent has no save and restore"
 
