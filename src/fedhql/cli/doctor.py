@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 
 import typer
@@ -44,22 +44,24 @@ def _extras() -> Iterator[tuple[str, str]]:
     except metadata.PackageNotFoundError:
         yield "extras", "unknown, because fedhql is not installed: pip install -e ."
         return
-    requirements = [Requirement(text) for text in told.get_all("Requires-Dist") or []]
     for extra in sorted({*(told.get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS}):
-        missing = [each.name for each in _needs(extra, requirements) if not _is_installed(each)]
+        missing = [each.name for each in _needs("fedhql", extra) if not _is_installed(each)]
         hint = f"missing: {', '.join(missing)}; pip install 'fedhql[{extra}]'"
         yield f"[{extra}]", hint if missing else "installed"
 
 
-def _needs(extra: str, requirements: Sequence[Requirement]) -> Iterator[Requirement]:
-    """Yield what an extra needs here, and what the extras that it names need."""
-    for each in requirements:
+def _needs(package: str, extra: str) -> Iterator[Requirement]:
+    """Yield what an extra of a package needs here, and what the extras that it names need."""
+    try:
+        requirements = metadata.requires(package) or []
+    except metadata.PackageNotFoundError:
+        return
+    for each in map(Requirement, requirements):
         if each.marker and each.marker.evaluate({"extra": extra}):
-            if each.name == "fedhql":
-                for other in sorted(each.extras):
-                    yield from _needs(other, requirements)
-            else:
+            if each.name != package:
                 yield each
+            for other in sorted(each.extras):
+                yield from _needs(each.name, other)
 
 
 def _is_installed(requirement: Requirement) -> bool:
