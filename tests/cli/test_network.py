@@ -56,6 +56,29 @@ def test_a_member_whose_agent_could_not_be_loaded_by_its_name_does_not_join(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("agent", "reason"),
+    [
+        ("broken:A", "line 1: invalid syntax: class A(:"),
+        ("nomod:A", "no module 'nomod'"),
+        ("mine:Tabb", "mine has no 'Tabb'"),
+        ("mine:Tab", "unexpected keyword argument 'lrr'"),
+    ],
+)
+def test_an_agent_that_cannot_be_built_is_refused_before_a_server_answers(
+    agent: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("class A(:")
+    (tmp_path / "mine.py").write_text(
+        "class Tab:\n    def __init__(self, seed, env_id, lr=0.1): pass\n"
+    )
+    arguments = ("join", "127.0.0.1:1", "--as", "ann", "--agent", agent, "--set", "lrr=0.2")
+    done = fedhql(*arguments, "--insecure", "--give-up-after", 0, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert reason in done.stderr
+
+
 @pytest.mark.parametrize("busy", ["--http", "--listen"])
 def test_a_port_in_use_is_reported_in_one_line_before_members_can_join(
     busy: str, tmp_path: Path

@@ -12,6 +12,8 @@ from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused
 from fedhql.plugins import import_plugin
 
+FACTS = ("env_id", "discount", "budget_env_steps")  # of a task, for a class that takes them
+
 
 def build_own_agent(
     kind: str,
@@ -24,24 +26,34 @@ def build_own_agent(
     `make` is the class, if `kind` only describes it and cannot be imported. Raise AgentRefused if
     the agent cannot be built so, or says that it has another environment.
     """
+    own_class, keywords = find_own_class(kind, options, task, make)
+    agent = own_class(seed=task.seed, **keywords)
+    require_environment(kind, agent, task.env_id)
+    return agent
+
+
+def find_own_class(
+    kind: str,
+    options: Mapping[str, Any],
+    task: AgentTask | None = None,
+    make: Callable[..., BlackBoxAgent] | None = None,
+) -> tuple[Callable[..., BlackBoxAgent], dict[str, Any]]:
+    """Return the class and its keywords: its settings, and those facts of the task that it takes.
+
+    Without a task, the facts are None: the keywords can only be checked. Raise AgentRefused if the
+    class cannot be imported, or does not take the keywords and a seed.
+    """
     own_class = make or import_plugin("kind", kind, AgentRefused)
-    signature = inspect.signature(own_class)
-    facts = {
-        "env_id": task.env_id,
-        "discount": task.discount,
-        "budget_env_steps": task.budget_env_steps,
-    }
-    taken = {name: value for name, value in facts.items() if name in signature.parameters}
-    keywords = taken | dict(options)
     try:
-        signature.bind(seed=task.seed, **keywords)
+        signature = inspect.signature(own_class)
+        taken = [name for name in FACTS if name in signature.parameters]
+        keywords = {name: getattr(task, name, None) for name in taken} | dict(options)
+        signature.bind(seed=None, **keywords)
     except TypeError as error:
         raise AgentRefused(
             f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
         ) from error
-    agent: BlackBoxAgent = own_class(seed=task.seed, **keywords)
-    require_environment(kind, agent, task.env_id)
-    return agent
+    return own_class, keywords
 
 
 def require_environment(kind: str, agent: BlackBoxAgent, wanted: str) -> None:

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedhql.agents.kinds import build_agent, find_kind
+from fedhql.agents.own_class import find_own_class
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.engines.jax_setup import prepare_jax
@@ -41,6 +42,7 @@ def agent_builder(
     The function also writes the member as an experiment into its home: `load_policy`, `play` and
     `export` build the agent from it.
     """
+    prepare_jax(shares_device=True)  # before the owner's module, which may use JAX, is imported
     options = _options(kind, overrides)
 
     def build(task: "Task") -> BlackBoxAgent:
@@ -85,6 +87,7 @@ def _options(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
             raise SettingsError(f"setting {override!r}: write key=value")
         given[key.strip()] = toml_value(text.strip())
     if (known := find_kind(kind)) is None:
+        find_own_class(kind, given)  # refused now, and not only after a server has answered
         return given
     try:
         return known.settings.model_validate(given).model_dump(mode="json")
@@ -107,7 +110,6 @@ def _build(
             f"the federation's environment is {task.environment!r}, which imports a "
             "module; allow it with --environment"
         )
-    prepare_jax(shares_device=True)
     make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
     return build_agent(
