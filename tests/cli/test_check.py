@@ -28,6 +28,17 @@ def test_a_failed_check_is_named_and_ends_with_1(tmp_path: Path) -> None:
     assert done.stderr == "fedhql: error: 1 of the checks failed\n"
 
 
+def test_an_agent_that_does_not_learn_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(AGENT.replace("* 3", "* 2"))
+    done = fedhql("check", "mine:Agent", cwd=tmp_path)
+    assert "warning" in done.stdout
+    assert "the values have not changed: does it learn?" in in_one_line(done.stdout)
+
+
+def in_one_line(table: str) -> str:
+    return " ".join(table.split())
+
+
 def test_a_wrong_setting_is_a_users_mistake() -> None:
     done = fedhql("check", "tabular", "--env", "FrozenLake-v1", "--set", "learning_rat=0.2")
     assert done.returncode == 2

@@ -1,5 +1,6 @@
 """`fedhql check` finds what is wrong with an agent before a federation does."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +126,61 @@ class Bare:
         self.self_learn, self.q_values, self.improve = good.self_learn, good.q_values, good.improve
 
 
-def findings(name: str) -> list[Finding]:
-    clock = iter(range(1_000))
-    return list(check_agent(read_settings(SETTINGS.format(name=name)), 10, lambda: next(clock)))
+def findings(name: str, seconds: float = 1.0) -> list[Finding]:
+    """Check the class named `name`; every call takes so many seconds by the clock."""
+    ticks = count()
+    settings = read_settings(SETTINGS.format(name=name))
+    return list(check_agent(settings, 10, lambda: next(ticks) * seconds))
 
 
 def test_a_good_agent_passes_every_check() -> None:
     found = findings("Good")
     assert [each.passed for each in found] == [True] * 10
     speed = next(each.detail for each in found if each.what == "self_learn")
-    assert speed == "10 env steps, 10 a second"
+    assert speed == "asked for 10 env steps in 1 s; not counted"
+    assert not any(each.warning for each in found)
+
+
+class Idle(Good):
+    def self_learn(self, env_steps: int) -> None: ...
+
+
+class BareIdle(Bare):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.self_learn = lambda env_steps: None
+
+
+class Collecting(Good):
+    """Changes no values at first, only what it saves."""
+
+    def self_learn(self, env_steps: int) -> None:
+        self.steps += env_steps
+
+
+def learning(name: str, seconds: float = 1.0) -> Finding:
+    (found,) = (each for each in findings(name, seconds) if each.what == "self_learn")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("Idle", "neither the values nor what it saves have changed: does it learn?"),
+        ("BareIdle", "the values have not changed: does it learn?"),
+        ("Collecting", ""),
+    ],
+)
+def test_an_agent_that_self_learning_does_not_change_is_warned_of(name: str, warning: str) -> None:
+    found = learning(name)
+    assert found.passed
+    assert found.warning == warning
+
+
+def test_learning_faster_than_is_possible_is_warned_of() -> None:
+    too_fast = "more than 10,000,000 env steps a second are not possible"
+    assert learning("Good", 0.9e-6).warning == f"{too_fast}: does it step its environment?"
+    assert learning("Good", 1.1e-6).warning == ""
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def check(
     settings = read_settings(tomli_w.dumps(content))
     table, failed = Table("check", "", "what was seen", box=None), 0
     for finding in check_agent(settings, env_steps, time.perf_counter):
-        table.add_row(finding.what, MARKS[finding.passed], Text(finding.detail))
+        mark = "warning" if finding.warning else MARKS[finding.passed]
+        seen = "; ".join(filter(None, (finding.detail, finding.warning)))
+        table.add_row(finding.what, mark, Text(seen))
         failed += finding.passed is False
     Console(file=sys.stdout).print(table)
     if failed:

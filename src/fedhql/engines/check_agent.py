@@ -25,6 +25,7 @@ from fedhql.federation.cohort import actions_of, require_contract, values_of
 from fedhql.settings.sections import EnvironmentSettings, ExperimentSettings
 
 NAME = "the agent"
+MOST_STEPS_A_SECOND = 10_000_000  # no environment is stepped faster by one agent
 B, IMPROVEMENTS = 32, 8  # states in a question, calls of improve
 
 
@@ -35,12 +36,16 @@ class Finding:
     what: str
     passed: bool | None
     detail: str
+    warning: str = ""  # the agent can take part, but its owner should know this
+
+
+Result = tuple[bool | None, str] | tuple[bool | None, str, str]  # the finding after `what`
 
 
 def check_agent(
     settings: ExperimentSettings, env_steps: int, clock: Callable[[], float]
 ) -> Iterator[Finding]:
-    """Check the first agent of an experiment; it learns for three times `env_steps` steps.
+    """Check the first agent of an experiment; it learns for 3 or 4 times `env_steps` steps.
 
     The checks stop at an answer that no server could use.
     """
@@ -54,10 +59,10 @@ def check_agent(
     if not answer.passed:
         return
     with tempfile.TemporaryDirectory() as home:
-        checks: dict[str, Callable[[], tuple[bool | None, str]]] = {
+        checks: dict[str, Callable[[], Result]] = {
             "q_values: the same answer twice": lambda: _same_twice(agent, states, A),
             "q_values: one state at a time gives the same": lambda: _rows_apart(agent, states, A),
-            "self_learn": lambda: _learns(agent, states, A, env_steps, clock),
+            "self_learn": lambda: _learns(agent, states, A, env_steps, clock, Path(home)),
             "improve: moves towards the targets": lambda: _improves(agent, states, A, clock),
             "act": lambda: _acts(agent, states, A),
             "save and restore: goes on exactly": lambda: _goes_on_exactly(
@@ -71,7 +76,7 @@ def check_agent(
         agent.close()
 
 
-def _attempt(what: str, check: Callable[[], tuple[bool | None, str]]) -> Finding:
+def _attempt(what: str, check: Callable[[], Result]) -> Finding:
     """Return the result of a check; whatever the agent raises fails it."""
     try:
         return Finding(what, *check())
@@ -93,12 +98,46 @@ def _same_twice(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool, str
 
 
 def _learns(
-    agent: BlackBoxAgent, states: States, A: int, env_steps: int, clock: Callable[[], float]
-) -> tuple[bool, str]:
+    agent: BlackBoxAgent,
+    states: States,
+    A: int,
+    env_steps: int,
+    clock: Callable[[], float],
+    home: Path,
+) -> Result:
+    before_BA = values_of(NAME, agent, states, A)
     agent.self_learn(env_steps)  # the first time, programs may be compiled
     _, seconds = _timed(clock, lambda: agent.self_learn(env_steps))
-    finite = bool(np.isfinite(values_of(NAME, agent, states, A)).all())
-    return finite, f"{env_steps:,} env steps, {env_steps / max(seconds, 1e-9):,.0f} a second"
+    after_BA = values_of(NAME, agent, states, A)
+    asked = f"asked for {env_steps:,} env steps in {seconds:.2g} s; not counted"
+    if not np.isfinite(after_BA).all():
+        return False, f"{asked}; the values are not finite"
+    if np.array_equal(before_BA, after_BA) and (unchanged := _unchanged(agent, env_steps, home)):
+        return True, asked, f"{unchanged}: does it learn?"
+    if env_steps > MOST_STEPS_A_SECOND * seconds:
+        too_fast = f"more than {MOST_STEPS_A_SECOND:,} env steps a second are not possible"
+        return True, asked, f"{too_fast}: does it step its environment?"
+    return True, asked
+
+
+def _unchanged(agent: BlackBoxAgent, env_steps: int, home: Path) -> str:
+    """Return what learning has left as it was, for an agent whose values are; empty if nothing.
+
+    An agent that only collects experience at first has other files then.
+    """
+    if not isinstance(agent, Checkpointable):
+        return "the values have not changed"
+
+    def saved(name: str) -> dict[Path, bytes]:
+        (home / name).mkdir()
+        agent.save(home / name)
+        files = (file for file in (home / name).rglob("*") if file.is_file())
+        return {file.relative_to(home / name): file.read_bytes() for file in files}
+
+    before = saved("before")
+    agent.self_learn(env_steps)
+    same = saved("after") == before
+    return "neither the values nor what it saves have changed" if same else ""
 
 
 def _acts(agent: BlackBoxAgent, states: States, A: int) -> tuple[bool | None, str]:
