@@ -35,6 +35,11 @@ def test_an_agent_that_does_not_learn_is_warned_of(tmp_path: Path) -> None:
     assert "the values have not changed: does it learn?" in in_one_line(done.stdout)
 
 
+def test_an_agent_that_begins_a_new_episode_after_restore_passes() -> None:
+    output = succeed("check", "tests.engines.test_check_agent:Inexact", "--env-steps", "10")
+    assert "works, but not exact: a resumed run differs" in in_one_line(output)
+
+
 def in_one_line(table: str) -> str:
     return " ".join(table.split())
 

@@ -58,10 +58,14 @@ class Good:
         self.save(directory)
 
 
-class Forgetful(Good):
+class Inexact(Good):
     def restore(self, directory: Path) -> None:
         super().restore(directory)
         self.steps = 0
+
+
+class Forgetful(Good):
+    def restore(self, directory: Path) -> None: ...
 
 
 class Elsewhere(Good):
@@ -206,9 +210,17 @@ def test_a_wrong_agent_fails_the_check_of_what_is_wrong(name: str, what: str) ->
     assert failed[0].startswith(what)
 
 
-def test_an_agent_that_goes_on_otherwise_is_told_what_to_save() -> None:
+def test_an_agent_that_restores_other_values_is_told_what_to_save() -> None:
     (detail,) = (each.detail for each in findings("Forgetful") if each.passed is False)
-    assert "save everything, also what the constructor draws from its seed" in detail
+    assert detail.startswith("the restored agent has other values: save everything, also what the")
+
+
+def test_an_agent_that_goes_on_otherwise_works_but_is_not_exact() -> None:
+    found = findings("Inexact")
+    assert all(each.passed for each in found)
+    (warning,) = (each.warning for each in found if each.warning)
+    assert warning.startswith("works, but not exact: a resumed run differs")
+    assert warning.endswith("what the constructor draws from its seed, and the environment")
 
 
 def test_what_an_agent_raises_is_in_the_table_and_other_checks_go_on() -> None:

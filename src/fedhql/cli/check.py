@@ -34,7 +34,7 @@ def check(
 ) -> None:
     """Check an agent against the contract: shapes, numbers, exact save and restore, times.
 
-    Exit with 1 if a check fails.
+    Exit with 1 if a check fails; a warning does not count.
     """
     from fedhql.engines.check_agent import check_agent  # here, because it loads environments
 
