@@ -79,6 +79,35 @@ def test_an_agent_that_cannot_be_built_is_refused_before_a_server_answers(
     assert reason in done.stderr
 
 
+def test_a_missing_certificate_names_those_that_are_there_and_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("init", "issue north", "issue south"):
+        assert CliRunner().invoke(app, ["certs", *command.split()]).exit_code == 0
+
+    def told(*options: str) -> str:
+        arguments = ("join", "127.0.0.1:1", "--agent", "tabular", "--home", "home", *options)
+        return str(CliRunner().invoke(app, arguments).exception)
+
+    wrong, *others = told("--as", "nort").split("; ")
+    assert wrong == "certs/nort.crt cannot be read: No such file or directory"
+    assert others == [
+        "certs has certificates of north, south",
+        "--certs DIR names another folder",
+        "the federation's operator makes the files with `fedhql certs issue nort`",
+    ]
+    wrong, *others = told("--as", "server", "--certs", "no where").split("; ")
+    assert wrong == "no where/ca.crt cannot be read: No such file or directory"
+    home = "--home 'no where'"
+    init, issue = f"fedhql certs init {home}", f"fedhql certs issue server --host HOST {home}"
+    assert others == [
+        "no where has no certificates",
+        "--certs DIR names another folder",
+        f"the federation's operator makes the files with `{init}` and `{issue}`",
+    ]
+
+
 @pytest.mark.parametrize("busy", ["--http", "--listen"])
 def test_a_port_in_use_is_reported_in_one_line_before_members_can_join(
     busy: str, tmp_path: Path

@@ -1,6 +1,5 @@
 """`fedhql certs`: create a certificate authority; issue, revoke and list certificates."""
 
-import shlex
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedhql.cli.network import require_remote
+from fedhql.cli.network import home_option, require_remote
 
 app = typer.Typer(
     help="Issue and revoke the certificates of a federation's server and members.",
@@ -36,7 +35,7 @@ def init(
     typer.echo(
         f"wrote {home / 'ca.crt'} (give it to everyone) and {home / 'ca.key'} (keep it secret)"
     )
-    typer.echo(f"next: fedhql certs issue server --host HOST{_home_option(home)}")
+    typer.echo(f"next: fedhql certs issue server --host HOST{home_option(home)}")
 
 
 @app.command()
@@ -88,7 +87,7 @@ def revoke(name: Name, home: Home = Path("certs")) -> None:
     typer.echo(f"wrote {path}; newly revoked certificates of {name}: {count}")
     typer.echo(
         f"next: copy {path} to the server; for a new certificate of {name}: "
-        f"fedhql certs issue {name} --renew{_home_option(home)}"
+        f"fedhql certs issue {name} --renew{home_option(home)}"
     )
 
 
@@ -120,8 +119,3 @@ def list_(home: Home = Path("certs")) -> None:
         typer.echo("  ".join(cells).rstrip())
     for why in unusable:
         typer.echo(f"left out: {why}", err=True)
-
-
-def _home_option(home: Path) -> str:
-    """Return the --home option for the next command; empty if `home` is the default."""
-    return "" if home == Path("certs") else f" --home {shlex.quote(str(home))}"

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import shlex
 import signal
 import sys
 import time
@@ -19,7 +20,13 @@ import typer
 
 from fedhql.agents.kinds import KINDS
 from fedhql.cli.common import INTERRUPTED, Track, fail
-from fedhql.errors import MemberRefused, MemberStopped, MissingExtra, SettingsError
+from fedhql.errors import (
+    CredentialsError,
+    MemberRefused,
+    MemberStopped,
+    MissingExtra,
+    SettingsError,
+)
 from fedhql.remote.server.status import printable
 from fedhql.storage.files import locked
 from fedhql.storage.tracking import Tracking, require_trackers
@@ -281,9 +288,30 @@ def _address(text: str, option: str) -> tuple[str, int]:
 def _credentials(home: Path, name: str) -> "Credentials":
     from fedhql.remote.identity.credentials import load_credentials
 
-    return load_credentials(
-        home / "ca.crt", home / f"{name}.crt", home / f"{name}.key", now=datetime.now(UTC)
+    authority, own, key = (home / file for file in ("ca.crt", f"{name}.crt", f"{name}.key"))
+    try:
+        return load_credentials(authority, own, key, now=datetime.now(UTC))
+    except CredentialsError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise CredentialsError(f"{error}; {_instead(home, name)}") from error
+
+
+def _instead(home: Path, name: str) -> str:
+    """Return which certificates `home` has, and how its owner gets the missing one."""
+    named = sorted(path.stem for path in home.glob("*.crt") if path.stem != "ca")
+    there = f"certificates of {', '.join(named)}" if named else "no certificates"
+    host = " --host HOST" if name == "server" else ""
+    first = "" if (home / "ca.crt").exists() else f"fedhql certs init{home_option(home)}` and `"
+    return (
+        f"{home} has {there}; --certs DIR names another folder; the federation's operator makes "
+        f"the files with `{first}fedhql certs issue {name}{host}{home_option(home)}`"
     )
+
+
+def home_option(home: Path) -> str:
+    """Return the --home option of `fedhql certs`; empty if `home` is the default."""
+    return "" if home == Path("certs") else f" --home {shlex.quote(str(home))}"
 
 
 def require_remote(command: str) -> None:
