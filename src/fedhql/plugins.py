@@ -1,7 +1,10 @@
 """Import what a user names in a settings file as "package.module:name"."""
 
 import importlib
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedhql.errors import FedHQLError, SettingsError
@@ -13,13 +16,28 @@ def is_plugin(name: str) -> bool:
     return bool(module and attribute)
 
 
-def import_plugin(setting: str, path: str, error: type[FedHQLError] = SettingsError) -> Any:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question with the nearest known name and a space; empty if none is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def import_plugin(
+    setting: str,
+    path: str,
+    error: type[FedHQLError] = SettingsError,
+    fits: Callable[[Any], bool] | None = None,
+) -> Any:
     """Return the object that `path` names. Raise `error`, which names `setting`, if there is none.
 
-    An exception from inside the user's module is passed on unchanged, except for a syntax error,
-    where the file and the line say all.
+    With `fits`, the error lists what of the module could be meant. An exception from inside the
+    user's module is passed on unchanged, except for a syntax error, where the file and the line say
+    all.
     """
     module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise error(f"{setting} = {path!r} names a file; write the module: {dotted}:{attribute}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
@@ -36,4 +54,21 @@ def import_plugin(setting: str, path: str, error: type[FedHQLError] = SettingsEr
     try:
         return getattr(module, attribute)
     except AttributeError as missing:
-        raise error(f"{setting} = {path!r}: {module_name} has no {attribute!r}") from missing
+        hint = ""
+        if fits is not None:
+            there = _names_in(module, fits)
+            hint = f"; {did_you_mean(attribute, there)}it has "
+            hint += ", ".join(there) or "nothing that fits"
+        raise error(f"{setting} = {path!r}: {module_name} has no {attribute!r}{hint}") from missing
+
+
+def _names_in(module: ModuleType, fits: Callable[[Any], bool]) -> list[str]:
+    """Return the public names of what fits and was defined in the module's own package."""
+    package = module.__name__.partition(".")[0]
+    return [
+        name
+        for name, each in vars(module).items()
+        if not name.startswith("_")
+        and str(getattr(each, "__module__", "")).partition(".")[0] == package
+        and fits(each)
+    ]

@@ -75,12 +75,38 @@ def test_the_module_before_an_id_does_not_make_another_environment() -> None:
     ("kind", "reason"),
     [
         ("no_such.module:Class", "no module 'no_such.module' in "),
-        ("json:Nope", "json has no 'Nope'"),
+        ("json:Nope", "json has no 'Nope'; it has nothing that fits"),
+        ("agents/mine.py:Tab", "names a file; write the module: agents.mine:Tab"),
+        (
+            "tests.engines.test_check_agent:Nosy",
+            "test_check_agent has no 'Nosy'; did you mean 'Noisy'[?] it has Good, .*, Noisy, ",
+        ),
+        ("tests.agents.test_kinds:__name__", "is no class: 'tests.agents.test_kinds' is not"),
     ],
 )
 def test_a_class_that_does_not_exist_is_refused_with_the_reason(kind: str, reason: str) -> None:
     with pytest.raises(AgentRefused, match=reason):
         build(kind)
+
+
+def test_a_setting_that_a_class_does_not_take_is_refused_with_those_it_takes() -> None:
+    taken = "its constructor takes seed, env_id, discount, budget_env_steps$"
+    reason = rf"unexpected keyword argument 'discont'; did you mean 'discount'[?] {taken}"
+    with pytest.raises(AgentRefused, match=reason):
+        build("tests.agents.test_kinds:Informed", discont=0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("dqm", "did you mean 'dqn'[?] allowed"),
+        ("mine", "for a class of your own, write mine:Class; allowed"),
+        ("mine.py", "for a class of your own, write mine:Class; allowed"),
+    ],
+)
+def test_an_unknown_kind_is_refused_with_a_hint(kind: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=hint):
+        find_kind(kind)
 
 
 @pytest.mark.parametrize("kind", ["dqm", ":Class", "module:"])

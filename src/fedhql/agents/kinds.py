@@ -28,7 +28,7 @@ from fedhql.agents.sb3.settings import (
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused, MissingExtra, SettingsError
-from fedhql.plugins import is_plugin
+from fedhql.plugins import did_you_mean, is_plugin
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,11 @@ def find_kind(name: str) -> AgentKind | None:
         return KINDS[name]
     if is_plugin(name):
         return None
-    raise SettingsError(f"unknown kind {name!r}; allowed: {', '.join(KINDS)}, package.module:Class")
+    module = name.removesuffix(".py").strip(":") or "module"
+    hint = did_you_mean(name, KINDS) or f"for a class of your own, write {module}:Class; "
+    raise SettingsError(
+        f"unknown kind {name!r}; {hint}allowed: {', '.join(KINDS)}, package.module:Class"
+    )
 
 
 def build_agent(

@@ -10,7 +10,7 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from fedhql.agents.task import AgentTask
 from fedhql.contract import BlackBoxAgent
 from fedhql.errors import AgentRefused
-from fedhql.plugins import import_plugin
+from fedhql.plugins import did_you_mean, import_plugin
 
 FACTS = ("env_id", "discount", "budget_env_steps")  # of a task, for a class that takes them
 
@@ -43,17 +43,27 @@ def find_own_class(
     Without a task, the facts are None: the keywords can only be checked. Raise AgentRefused if the
     class cannot be imported, or does not take the keywords and a seed.
     """
-    own_class = make or import_plugin("kind", kind, AgentRefused)
+    own_class = make or import_plugin("kind", kind, AgentRefused, _looks_like_an_agent)
     try:
         signature = inspect.signature(own_class)
+    except TypeError as error:
+        raise AgentRefused(f"kind = {kind!r} is no class: {error}") from error
+    try:
         taken = [name for name in FACTS if name in signature.parameters]
         keywords = {name: getattr(task, name, None) for name in taken} | dict(options)
         signature.bind(seed=None, **keywords)
     except TypeError as error:
+        known = list(signature.parameters)
+        unknown = next((name for name in options if name not in known), "")
         raise AgentRefused(
-            f"kind = {kind!r} is built with its settings and a seed as keywords: {error}"
+            f"kind = {kind!r} is built with its settings and a seed as keywords: {error}; "
+            f"{did_you_mean(unknown, known)}its constructor takes {', '.join(known) or 'nothing'}"
         ) from error
     return own_class, keywords
+
+
+def _looks_like_an_agent(found: Any) -> bool:
+    return inspect.isclass(found) and issubclass(found, BlackBoxAgent)
 
 
 def require_environment(kind: str, agent: BlackBoxAgent, wanted: str) -> None:
