@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -31,8 +32,8 @@ def import_plugin(
     """Return the object that `path` names. Raise `error`, which names `setting`, if there is none.
 
     With `fits`, the error lists what of the module could be meant. An exception from inside the
-    user's module is passed on unchanged, except for a syntax error, where the file and the line say
-    all.
+    user's module is passed on unchanged, except for a syntax error or a failed import, where the
+    file and the line say all.
     """
     module_name, _, attribute = path.partition(":")
     if module_name.endswith(".py"):
@@ -40,12 +41,12 @@ def import_plugin(
         raise error(f"{setting} = {path!r} names a file; write the module: {dotted}:{attribute}")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
-            raise  # the user's module exists; what is missing is something it imports
-        raise error(
-            f"{setting} = {path!r}: no module {module_name!r} in {Path.cwd()} or on the Python path"
-        ) from missing
+    except ImportError as missing:
+        is_missing = isinstance(missing, ModuleNotFoundError) and missing.name is not None
+        if is_missing and f"{module_name}.".startswith(f"{missing.name}."):
+            where = f"in {Path.cwd()} or on the Python path"
+            raise error(f"{setting} = {path!r}: no module {module_name!r} {where}") from missing
+        raise error(f"{setting} = {path!r}: {_line_of(missing)}: {missing}") from missing
     except SyntaxError as wrong:
         line = (wrong.text or "").strip()
         raise error(
@@ -60,6 +61,13 @@ def import_plugin(
             hint = f"; {did_you_mean(attribute, there)}it has "
             hint += ", ".join(there) or "nothing that fits"
         raise error(f"{setting} = {path!r}: {module_name} has no {attribute!r}{hint}") from missing
+
+
+def _line_of(error: ImportError) -> str:
+    """Return the file and the line of the import statement that failed."""
+    frames = extract_tb(error.__traceback__)
+    file = [frame for frame in frames if not frame.filename.startswith("<frozen")][-1]
+    return f"{file.filename}, line {file.lineno}"
 
 
 def _names_in(module: ModuleType, fits: Callable[[Any], bool]) -> list[str]:

@@ -143,6 +143,23 @@ def test_a_syntax_error_in_the_users_module_is_one_line(tmp_path: Path) -> None:
     assert message == f"fedhql: error: agent1: kind = 'my_agents:Agent': {where}\n"
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("import no_such_package.part", "No module named 'no_such_package'"),
+        ("from json import nothing", "cannot import name 'nothing' from 'json'"),
+        ("from my_agents import nothing", "cannot import name 'nothing'"),
+    ],
+)
+def test_a_failed_import_in_the_users_module_is_one_line(
+    statement: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "my_agents.py").write_text(f"import sys\n{statement}\n")
+    message = refused("check", "my_agents:Agent", cwd=tmp_path)
+    where = f"{tmp_path / 'my_agents.py'}, line 2: {reason}"
+    assert message.startswith(f"fedhql: error: agent1: kind = 'my_agents:Agent': {where}")
+
+
 def test_unknown_preset_to_show(tmp_path: Path) -> None:
     assert "unknown preset 'nope'" in refused("show", "nope", cwd=tmp_path)
 
