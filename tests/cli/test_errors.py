@@ -164,6 +164,13 @@ def test_unknown_preset_to_show(tmp_path: Path) -> None:
     assert "unknown preset 'nope'" in refused("show", "nope", cwd=tmp_path)
 
 
+def test_the_file_of_a_server_is_not_run(tmp_path: Path) -> None:
+    text = TABULAR.format(budget=900).partition("[[agents]]")[0]
+    file = write_file(tmp_path, text + "[service]\nquorum = 2\n")
+    message = refused("run", file, "--out", "run", cwd=tmp_path)
+    assert message == f"fedhql: error: {file}: this is a server's file: fedhql serve runs it\n"
+
+
 def test_no_agents(tmp_path: Path) -> None:
     file = write_file(tmp_path, TABULAR.format(budget=900).partition("[[agents]]")[0])
     message = refused("run", file, "--out", "run", cwd=tmp_path)

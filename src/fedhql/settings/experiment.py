@@ -38,6 +38,8 @@ def parse(text: str, overrides: Overrides, model: type[Settings]) -> Settings:
     try:
         settings = model.model_validate(content)
     except ValidationError as error:
+        if "service" in content and "service" not in model.model_fields:
+            raise SettingsError("this is a server's file: fedhql serve runs it") from error
         raise SettingsError(explain(error, model)) from error
     if wrong := contradiction(settings.federation):
         raise SettingsError(wrong)
