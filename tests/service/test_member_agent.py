@@ -183,3 +183,9 @@ def test_a_home_that_cannot_be_written_stops_the_member(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MemberStopped, match="cannot be written"):
         agent_builder("ann", tmp_path / "file", "tabular", [], 0, None)(TASK)
+
+
+def test_an_environment_that_imports_a_module_is_allowed_by_its_owner_only(tmp_path: Path) -> None:
+    build = agent_builder("ann", tmp_path, "tabular", [], 0, None)
+    with pytest.raises(AgentRefused, match=r"allow it with --environment pond:Pond-v0$"):
+        build(Task(environment="pond:Pond-v0"))

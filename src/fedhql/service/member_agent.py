@@ -1,6 +1,7 @@
 """Build the agent that a member runs, from its owner's options."""
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -108,7 +109,7 @@ def _build(
         # Gymnasium imports the module before the colon, and a server must not choose our code.
         raise AgentRefused(
             f"the federation's environment is {task.environment!r}, which imports a "
-            "module; allow it with --environment"
+            f"module; allow it with --environment {shlex.quote(task.environment)}"
         )
     make = partial(make_environment, named, env_options)
     _require_same_spaces(make(), task)
