@@ -75,5 +75,6 @@ def test_mistakes_are_one_line(run: RunDirectory, tmp_path: Path) -> None:
         return done.stderr
 
     assert "allowed: FILE.gif or FILE.mp4" in refused("play", run.path, "--out", "play.avi")
+    assert "holds no run" in refused("play", "nowhere")  # also where there is no display
     assert "has no 'agent9'" in refused("export", run.path, "--policy", "agent9", "--out", "policy")
     assert list(tmp_path.iterdir()) == []

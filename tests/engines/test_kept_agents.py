@@ -210,7 +210,9 @@ def test_an_agent_without_a_network_cannot_be_exported_but_asked(tmp_path: Path)
         AgentRefused, match=r"agent2 .* needs its own class or framework to act; allowed"
     ):
         agents.export(CONSENSUS, tmp_path / "policy")
-    with pytest.raises(AgentRefused, match=r"agent3 .* kept no last state"):
+    choose = r"--agent agent1 \(fedhql play\) or --policy agent1 \(fedhql export\)$"
+    kept = f"; kept: agent1, agent2; choose {choose}"
+    with pytest.raises(AgentRefused, match=f"agent3 .* kept no last state: .*{kept}"):
         agents.export("agent3", tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
     assert agents.policy("agent2").act(ALL_STATES).tolist() == [3] * 50

@@ -110,6 +110,8 @@ def play(
     from fedhql.play.picture import Painter, Row
     from fedhql.play.rollouts import drawable_environment, own_fps, rollouts
 
+    arms: Sequence[str | None] = arm or [None]
+    cells = [kept_agents(run, each, seed, state) for each in arms]
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if out is None:
         require_display(os.environ)
@@ -117,8 +119,6 @@ def play(
     else:
         present = partial(writer_for(out), out)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # frames for a file need no display
-    arms: Sequence[str | None] = arm or [None]
-    cells = [kept_agents(run, each, seed, state) for each in arms]
     names = [_watched(cell, agent or [ALL]) for cell in cells]
     policies = [
         cell.policy(name) for cell, of_cell in zip(cells, names, strict=True) for name in of_cell

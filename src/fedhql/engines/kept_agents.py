@@ -154,10 +154,14 @@ class KeptAgents:
         home = self.homes[name] / self.state
         if not home.exists():
             until = ", and its federation must have ended" if self.cell is None else ""
+            kept = [other for other in self.names if (self.homes[other] / self.state).exists()]
+            others = f"; kept: {', '.join(kept)}; choose" if kept else ""
+            if kept:
+                others += f" --agent {kept[0]} (fedhql play) or --policy {kept[0]} (fedhql export)"
             raise AgentRefused(
                 f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
-                f"class needs export(directory), or save(directory) and restore(directory){until}"
-                f"{self._but_live(name)}"
+                "class needs export(directory), or save(directory) and "
+                f"restore(directory){until}{others}{self._but_live(name)}"
             )
         return home
 
