@@ -45,7 +45,7 @@ SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
 # The third lane is independent.
 ARMS = ArmNumbers(
     {"exploration": jnp.array([1.0, 1.0])},
-    *(jnp.array([x, x]) for x in (0.5, 0.0, 4, 3, 0, False, False, 0, 0)),
+    *(jnp.array([x, x]) for x in (0.5, 0.0, np.inf, 4, 3, 0, False, False, 0, 0)),
 )
 PLENTY = np.array([1_000, 1_000])
 
