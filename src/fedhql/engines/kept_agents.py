@@ -155,9 +155,12 @@ class KeptAgents:
         if not home.exists():
             until = ", and its federation must have ended" if self.cell is None else ""
             kept = [other for other in self.names if (self.homes[other] / self.state).exists()]
-            others = f"; kept: {', '.join(kept)}; choose" if kept else ""
-            if kept:
-                others += f" --agent {kept[0]} (fedhql play) or --policy {kept[0]} (fedhql export)"
+            others = (
+                f"; kept: {', '.join(kept)}; choose --agent {kept[0]} (fedhql play) or "
+                f"--policy {kept[0]} (fedhql export)"
+                if kept
+                else ""
+            )
             raise AgentRefused(
                 f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
                 "class needs export(directory), or save(directory) and "
