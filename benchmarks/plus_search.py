@@ -1,8 +1,10 @@
 """Search what a server should choose past the paper, and rank it by a rule written before.
 
 `python benchmarks/plus_search.py run --out runs/plus-search` runs every candidate on three tasks
-with seeds that no report uses, continues where it was stopped, and keeps small curves.
-`python benchmarks/plus_search.py rank runs/plus-search/archive` prints the table from these curves.
+with seeds that no report uses, and continues where it was stopped.
+`python benchmarks/plus_search.py record runs/plus-search --out docs/plus/search.csv` keeps a small
+table of it, one row for each task, candidate and seed.
+`python benchmarks/plus_search.py rank docs/plus/search.csv` prints the candidates, best first.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
 (after self-learning; over agents, then seeds), less the task's worst return and divided by its
@@ -10,17 +12,21 @@ scale. Its worst task counts; the mean over tasks decides ties.
 """
 
 import argparse
+import csv
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from fedhql.results.curves import Run
+from fedhql.results.curves import Arms
 from fedhql.results.load import load_run
 from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5
 from fedhql.storage.arm_names import INDEPENDENT, label
+from fedhql.storage.run_directory import Cell
 
 SEEDS = "100,101,102,103,104"
 SHARE = 0.2  # of the budget
@@ -34,11 +40,29 @@ RULES = ("bellman-weighted", "mean-std", "median-mad", "hampel")
 ARMS = (
     INDEPENDENT,
     *(f"rule={rule},pessimism={mu}" for rule in RULES for mu in (0, 0.5, 1, 1.5)),
+    "rule=bellman-weighted,pessimism=0,target_limit=1000",
+    "rule=bellman-weighted,pessimism=1,target_limit=1000",
+    "rule=mean-std,pessimism=0,target_limit=1000",
     "rule=bellman-weighted,pessimism=1,learning_rate=0.5",
     "rule=bellman-weighted,pessimism=1,exploration=0",
     "rule=bellman-weighted,pessimism=1,exploration=3",
     "rule=bellman-weighted,pessimism=1,server_environments=reset",
 )
+
+
+class Row(NamedTuple):
+    """One candidate on one task with one seed; means over agents."""
+
+    task: str
+    arm: str
+    seed: int
+    env_steps: int
+    max_mean: float  # after self-learning, as all but the next but one
+    second_half: float
+    second_half_after_rounds: float
+    second_half_consensus: float
+    expected: float  # at the start of an episode, in the last tenth of the evaluations
+    discounted: float  # what it got there
 
 
 def run(out: Path) -> None:
@@ -51,49 +75,93 @@ def run(out: Path) -> None:
              "--set", "evaluation.moments=both", "--out", str(out / task), "--resume"],
             check=True,
         )  # fmt: skip
-    subprocess.run([*command, "archive", str(out), "--out", str(out / "archive")], check=True)
 
 
-def scores(tasks: Mapping[str, Run]) -> Iterator[tuple[str, list[float]]]:
-    """Return each arm that all tasks have run, with its score on each task."""
-    arms = [set(run.arms) for run in tasks.values()]
-    for arm in sorted(set.intersection(*arms)):
-        yield (
-            arm,
-            [
-                float(
-                    (np.mean([c.second_half_mean() for c in run.arms[arm].values()]) - worst)
-                    / experiment.scale
-                )
-                for run, (experiment, worst) in ((run, TASKS[task]) for task, run in tasks.items())
-            ],
-        )
-
-
-def rank(home: Path) -> None:
-    tasks = {task: load_run(home / task) for task in TASKS if (home / task).exists()}
-    if not tasks:
+def record(home: Path, out: Path) -> None:
+    rows = [row for task in TASKS if (home / task).exists() for row in rows_of(task, home / task)]
+    if not rows:
         sys.exit(f"{home} has none of {', '.join(TASKS)}")
-    found = sorted(scores(tasks), key=lambda each: (min(each[1]), np.mean(each[1])), reverse=True)
-    print("| choice |", " | ".join(tasks), "| worst |\n|---|" + "---:|" * (len(tasks) + 1))
-    for arm, of_tasks in found:
-        print(
-            f"| {label(arm)} |",
-            " | ".join(f"{s:.3f}" for s in of_tasks),
-            f"| {min(of_tasks):.3f} |",
-        )
+    with out.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        for row in rows:
+            writer.writerow([f"{v:.5g}" if isinstance(v, float) else v for v in row])
+
+
+def rows_of(task: str, home: Path) -> Iterator[Row]:
+    run = load_run(home)
+    for arm in run.ordered_arms:
+        for seed, curve in sorted(run.arms[arm].items()):
+            measured = run.measures[Cell(arm, seed)]
+            yield Row(
+                task,
+                arm,
+                seed,
+                round(curve.consumed_E[-1]),
+                float(curve.max_mean().mean()),
+                float(curve.second_half_mean().mean()),
+                _second_half(run.after_rounds, arm, seed),
+                _second_half(run.consensus, arm, seed),
+                float(measured.start_values_N.mean()),
+                float(measured.discounted_N.mean()),
+            )
+
+
+def _second_half(arms: Arms, arm: str, seed: int) -> float:
+    """NaN for agents alone, which have no rounds and no consensus."""
+    curve = arms.get(arm, {}).get(seed)
+    return float("nan") if curve is None else float(curve.second_half_mean().mean())
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return [
+            Row(task, arm, int(seed), int(env_steps), *map(float, numbers))
+            for task, arm, seed, env_steps, *numbers in list(csv.reader(file))[1:]
+        ]
+
+
+def score(rows: Sequence[Row]) -> float:
+    """Return the score of one candidate on one task, from its seeds."""
+    experiment, worst = TASKS[rows[0].task]
+    return float((np.mean([row.second_half for row in rows]) - worst) / experiment.scale)
+
+
+def rank(rows: Sequence[Row]) -> str:
+    """Return the table of candidates that every task has, best first."""
+    found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        found[row.arm][row.task].append(row)
+    tasks = [task for task in TASKS if any(task in of for of in found.values())]
+    scores = {
+        arm: [score(of[task]) for task in tasks]
+        for arm, of in found.items()
+        if all(task in of for task in tasks)
+    }
+    best = sorted(scores, key=lambda arm: (min(scores[arm]), np.mean(scores[arm])), reverse=True)
+    lines = [f"| choice | {' | '.join(tasks)} | worst |", "|---|" + "---:|" * (len(tasks) + 1)]
+    for arm in best:
+        scored = zip(tasks, scores[arm], strict=True)
+        cells = [f"{each:.3f} ({len(found[arm][task])})" for task, each in scored]
+        lines.append(f"| {label(arm)} | {' | '.join(cells)} | {min(scores[arm]):.3f} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run").add_argument("--out", type=Path, required=True)
-    commands.add_parser("rank").add_argument("home", type=Path)
+    recorder = commands.add_parser("record")
+    recorder.add_argument("home", type=Path)
+    recorder.add_argument("--out", type=Path, required=True)
+    commands.add_parser("rank").add_argument("table", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.out)
+    elif arguments.command == "record":
+        record(arguments.home, arguments.out)
     else:
-        rank(arguments.home)
+        print(rank(read(arguments.table)))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.plus_search import Row, rank, read
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import curves_until
+from fedhql.results.statistics import t_interval
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
@@ -105,3 +107,43 @@ def told(best: str, recent: str) -> str:
 def cell_of(row: dict[str, str]) -> str:
     share, text = float(row["share_of_clean"]), told(row["best"], row["recent"])
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
+
+
+def test_the_search_is_its_table() -> None:
+    rows = read(DOCS / "plus" / "search.csv")
+    page = (DOCS / "plus.md").read_text()
+    assert rank(rows) in page
+    by_arm = {(row.arm, row.seed): row for row in rows}
+    seeds = range(100, 105)
+
+    def gains(rule: str) -> list[float]:
+        """What μ = 1 adds to μ = 0, seed by seed."""
+        zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
+        return [by_arm[one, s].second_half - by_arm[zero, s].second_half for s in seeds]
+
+    of_rules = {
+        rule: np.array(gains(rule))
+        for rule in ("bellman-weighted", "mean-std", "median-mad", "hampel")
+    }
+    means = [gains_S.mean() for gains_S in of_rules.values()]
+    assert f"by {min(means):.0f} to {max(means):.0f} in return" in " ".join(page.split())
+    shown = {rule: t_interval(gains_S) for rule, gains_S in of_rules.items()}
+    assert [rule for rule, (low, _) in shown.items() if low > 0] == ["median-mad"]
+    low, high = shown["median-mad"]
+    assert (
+        f"`median-mad` excludes 0: {of_rules['median-mad'].mean():.0f} [{low:.0f}, {high:.0f}]"
+        in page
+    )
+
+
+def test_the_worst_task_decides_the_rank() -> None:
+    def row(task: str, arm: str, second_half: float) -> Row:
+        return Row(task, arm, 100, 1, 0.0, second_half, 0.0, 0.0, 0.0, 0.0)
+
+    even = [row("cartpole-n5", "pessimism=1", 200.0), row("cartpole-n10", "pessimism=1", 200.0)]
+    uneven = [row("cartpole-n5", "pessimism=2", 500.0), row("cartpole-n10", "pessimism=2", 100.0)]
+    partial = [row("cartpole-n5", "pessimism=3", 500.0)]
+    assert rank([*partial, *uneven, *even]).splitlines()[2:] == [
+        "| μ = 1 | 0.400 (1) | 0.400 (1) | 0.400 |",
+        "| μ = 2 | 1.000 (1) | 0.200 (1) | 0.200 |",
+    ]
