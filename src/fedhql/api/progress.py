@@ -1,7 +1,6 @@
 """What shows how far a run is: bars on a terminal, a line in a notebook, a function of yours."""
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -40,8 +39,7 @@ def display_for(progress: object) -> Iterator[Display]:
     if progress is True:
         console = Console(stderr=True)
         if console.is_jupyter:
-            with NotebookLine(sys.stdout.write, time.monotonic) as line:
-                yield line
+            yield NotebookLine(_changing_line(), time.monotonic)
         else:
             with LiveDisplay(console) as bars:
                 yield bars
@@ -159,15 +157,22 @@ def _task_in_words(task: Task) -> str:
     return ", ".join(part for part in parts if part)
 
 
-class NotebookLine:
-    """One line that is written again and again, for notebooks."""
+def _changing_line() -> Callable[[str], None]:
+    """Return what replaces the text below a notebook's cell; of it the file keeps the last only."""
+    from IPython.display import display  # whoever has a notebook has it
 
-    def __init__(self, write: Callable[[str], object], clock: Callable[[], float]) -> None:
-        self._write, self._clock = write, clock
+    shown = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types here
+    return lambda text: shown.update({"text/plain": text}, raw=True)
+
+
+class NotebookLine:
+    """One line that is shown again and again, for notebooks."""
+
+    def __init__(self, show: Callable[[str], object], clock: Callable[[], float]) -> None:
+        self._show, self._clock = show, clock
         self._total, self._cells = 0.0, 0
         self._consumed: dict[Cell, float] = {}
         self._next_due = clock()
-        self._line = ""
 
     def start(self, cells: Sequence[Cell], budget_env_steps: int) -> None:
         self._total, self._cells, self._consumed = len(cells) * budget_env_steps, len(cells), {}
@@ -177,18 +182,9 @@ class NotebookLine:
         done = sum(self._consumed.values()) / self._total
         latest = progress.mean_return
         note = "" if latest is None else f", latest return {latest:.4g} ({progress.cell})"
-        line = f"fedhql: {done:.0%} of {self._cells} cell{'s' * (self._cells > 1)}{note}"
         if self._clock() >= self._next_due or done >= 1:
             self._next_due = self._clock() + REDRAW_SECONDS
-            self._write("\r" + line.ljust(len(self._line)))
-            self._line = line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._line:
-            self._write("\n")
+            self._show(f"fedhql: {done:.0%} of {self._cells} cell{'s' * (self._cells > 1)}{note}")
 
 
 class CallingDisplay:
