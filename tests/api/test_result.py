@@ -60,6 +60,32 @@ def test_a_row_for_every_evaluation(result: fedhql.Result) -> None:
     assert isinstance(table, pandas.DataFrame)
 
 
+def test_rows_have_the_steps_and_the_moments_of_the_file() -> None:
+    settings = QUICK | {"evaluation.moments": "both"}
+    study = fedhql.study(["tabular", SavedAgent], ENV, BUDGET, settings=settings, progress=False)
+    columns = ["arm", "agent", "own_env_steps", "after", "mean_return", "best_mean_return"]
+    written = pandas.read_csv(study.path / "evaluations.csv")[columns]
+    # A result has one curve of the consensus policy: the one after self-learning.
+    expected = written[(written.agent != "consensus") | (written.after == "self-learning")]
+    assert set(expected.after) == {"self-learning", "round"}
+    rows, expected = (
+        frame.sort_values(columns, ignore_index=True)
+        for frame in (study.to_pandas()[columns], expected)
+    )
+    pandas.testing.assert_frame_equal(rows, expected)
+
+
+def test_evaluations_after_rounds_alone_say_so() -> None:
+    settings = QUICK | {"evaluation.moments": "round"}
+    study = fedhql.study(["tabular"], ENV, BUDGET, settings=settings, progress=False)
+    moments = study.to_pandas().groupby(["arm", "agent"])["after"].unique().map(list).to_dict()
+    assert moments == {
+        ("independent", "agent1"): ["self-learning"],
+        ("fedhql", "agent1"): ["round"],
+        ("fedhql", "consensus"): ["round"],
+    }
+
+
 def test_without_pandas_the_extra_is_named(
     result: fedhql.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from fedhql.results.statistics import LEVEL, require_level
 from fedhql.results.summary import returns_table
 from fedhql.results.unfinished import unfinished_cells
 from fedhql.storage.arm_names import INDEPENDENT
-from fedhql.storage.records import CONSENSUS
+from fedhql.storage.records import CONSENSUS, ROUND
 from fedhql.storage.run_directory import Cell
 
 if TYPE_CHECKING:
@@ -96,23 +96,35 @@ class Result:
         return "\n\n".join(parts)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a row for each arm, seed, agent and evaluation; "consensus" is one more agent."""
+        """Return a row for each arm, seed, agent and evaluation; "consensus" is one more agent.
+
+        The columns are those of evaluations.csv up to "after", but "budget_env_steps" is the
+        consumption at which the evaluation was due.
+        """
         try:
             import pandas
         except ModuleNotFoundError as error:
             raise MissingExtra.named("pandas", "Result.to_pandas") from error
+        run = self.run
+        further = {arm: of for arm, of in run.after_rounds.items() if run.moment(arm) != ROUND}
         parts = [
             pandas.DataFrame(
                 {
                     "arm": arm,
                     "seed": seed,
                     "agent": name,
+                    "own_env_steps": np.nan if curve.own_E is None else curve.own_E.astype(int),
                     "budget_env_steps": curve.consumed_E,
                     "mean_return": curve.returns_NE[n],
                     "best_mean_return": curve.best[n],
+                    "after": after or run.moment(arm),
                 }
             )
-            for arms, names in ((self.run.arms, self.agents), (self.run.consensus, [CONSENSUS]))
+            for arms, names, after in (
+                (run.arms, self.agents, None),
+                (further, self.agents, ROUND),
+                (run.consensus, [CONSENSUS], None),
+            )
             for arm, seeds in arms.items()
             for seed, curve in seeds.items()
             for n, name in enumerate(names)

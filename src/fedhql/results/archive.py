@@ -46,7 +46,7 @@ def write_archive(run: Run, home: Path) -> None:
         for arm, seeds in arms.items()
         for seed, curve in seeds.items()
         for numbers in _numbers(
-            curve, run.consensus.get(arm, {}).get(seed) if arms is both[_first(run, arm)] else None
+            curve, run.consensus.get(arm, {}).get(seed) if arms is both[run.moment(arm)] else None
         )
     )
     header = (*KEYS, *run.agents, CONSENSUS)
@@ -65,11 +65,6 @@ def write_archive(run: Run, home: Path) -> None:
     )
     names = ("start_value", "discounted_return", "silent_units")
     write_atomically(home / MEASURES, _csv(("arm", "seed", "agent", *names), measured))
-
-
-def _first(run: Run, arm: str) -> str:
-    """Return the moment of an arm's evaluations in `run.arms`, and of its consensus policy's."""
-    return ROUND if run.only_after_rounds and arm in run.after_rounds else SELF_LEARNING
 
 
 def _numbers(curve: Curve, consensus: Curve | None) -> Iterable[Sequence[str]]:

@@ -167,6 +167,10 @@ class Run:
         """Return whether federated arms were not evaluated after self-learning."""
         return self.settings.get("evaluation", {}).get("moments") == ROUND
 
+    def moment(self, arm: str) -> str:
+        """Return the moment of an arm's evaluations in `arms`, and of its consensus policy's."""
+        return ROUND if self.only_after_rounds and arm in self.after_rounds else SELF_LEARNING
+
     def after_round(self) -> "Run":
         """Return the run with the evaluations after rounds, where an arm has them."""
         return replace(self, arms=self.arms | self.after_rounds)
