@@ -111,6 +111,19 @@ def test_an_arm_without_rounds_is_told_before_the_run(
         begin(tmp_path, changed)
     told = "no round takes place in fedhql: the budget of 1,000 env steps ends with the first phase"
     assert (told in caplog.text) == warned
+    assert ("one agent has nobody to learn from" in caplog.text) == (not warned)  # it has rounds
+
+
+@pytest.mark.parametrize(("agents", "warned"), [(1, True), (2, False)])
+def test_a_federation_of_one_agent_is_told_before_the_run(
+    agents: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides = {"federation.self_learning_env_steps": 100, "federation.query_batch": 10}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "_dispatch", lambda display, message: None)
+        begin(tmp_path, read_settings(EXPERIMENT + "[[agents]]\n" * (agents - 1), overrides))
+    told = "one agent has nobody to learn from: its rounds in fedhql use its own values alone"
+    assert (told in caplog.text) == warned
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def run_experiment(
         # Again: another process may have written to the directory meanwhile.
         _require_same_experiment(directory, settings, resume)
         manifest = _manifest(directory, arms, seeds) | {"engine": chosen}
-        _warn_of_arms_without_rounds(settings, manifest["arms"])
+        _warn_of_arms_without_exchange(settings, manifest["arms"])
         session = {"command": list(command), "started": started.isoformat(timespec="seconds")}
         session |= platform_facts() | executor.facts()
         write_atomically(directory.settings, settings.as_toml())
@@ -98,17 +98,23 @@ def cells_left(directory: RunDirectory, arms: Sequence[str], seeds: Sequence[int
     return [cell for cell in cells if not directory.result(cell).exists()]
 
 
-def _warn_of_arms_without_rounds(settings: ExperimentSettings, arms: Sequence[str]) -> None:
-    """Warn when the budget ends before the first round: the arm then equals agents alone."""
+def _warn_of_arms_without_exchange(settings: ExperimentSettings, arms: Sequence[str]) -> None:
+    """Warn of federated arms whose agents learn nothing from each other."""
     of_run = settings.model_dump(mode="json")
-    without = [arm for arm in arms if arm != INDEPENDENT and has_no_round(of_run, arm)]
-    if without:
+    federated = [arm for arm in arms if arm != INDEPENDENT]
+    if without := [arm for arm in federated if has_no_round(of_run, arm)]:
         log.warning(
             "no round takes place in %s: the budget of %s env steps ends with the first phase of "
             "self-learning; lower the setting federation.self_learning_env_steps, now %s",
             ", ".join(without),
             f"{settings.budget.env_steps_per_agent:,}",
             f"{settings.federation.self_learning_env_steps:,}",
+        )
+    if len(settings.agents) == 1 and (left := [arm for arm in federated if arm not in without]):
+        log.warning(
+            "one agent has nobody to learn from: its rounds in %s use its own values alone; "
+            "a federation needs two agents or more",
+            ", ".join(left),
         )
 
 
