@@ -1,6 +1,7 @@
 """Certificates: the files written, invalid input, revocation, and TLS handshakes."""
 
 import asyncio
+import re
 import shutil
 import stat
 import sys
@@ -192,6 +193,17 @@ def test_an_invalid_name_is_refused(home: Path, name: str) -> None:
     with pytest.raises(CredentialsError, match="allowed: 1 to 64 letters"):
         revoke(home, name, now=NOW)
     assert contents(home) == before
+
+
+@pytest.mark.parametrize("name", ["consensus", "All", "policy.json"])
+def test_a_reserved_name_is_for_no_member(home: Path, name: str) -> None:
+    reserved = "reserved: 'consensus', 'all', 'policy.json', 'ca'"
+    with pytest.raises(CredentialsError, match=re.escape(reserved)):
+        issue(home, name, days=1, now=NOW)
+    # A server's name stands beside no agent's. A certificate that there is can be revoked.
+    assert issue(home, name, days=1, hosts=["127.0.0.1"], now=NOW).is_servers
+    assert issue(home, name, days=1, renew=True, now=NOW).is_servers
+    assert revoke(home, name, now=NOW) == 2
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 64, "site-1_b.example.org", "9", "ca2"])

@@ -18,8 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedhql.errors import CredentialsError
 from fedhql.remote.identity.credentials import (
     AUTHORITY,
+    MEMBER_NAME_RULE,
     NAME,
-    NAME_RULE,
     is_signed_by,
     key_pem,
     name_of,
@@ -31,6 +31,7 @@ from fedhql.remote.identity.credentials import (
     require_valid,
 )
 from fedhql.storage.files import locked, write_atomically
+from fedhql.storage.records import RESERVED_NAMES
 
 REVOKED = "revoked.crl"
 ISSUED = "issued"  # directory with every certificate, named by serial, including replaced ones
@@ -99,6 +100,7 @@ def issue(
             replaced = read_certificate(path)
             _keep(home, replaced)  # an older version may not have copied it to `issued`
             names = names or _hosts_of(replaced)
+        _require_name(name, () if names else RESERVED_NAMES)  # those are reserved among members
         key = _new_key()
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         unsigned = (
@@ -190,10 +192,10 @@ def _require_days(days: int) -> None:
         raise CredentialsError(f"{days} days: allowed: 1 to {LONGEST_DAYS}")
 
 
-def _require_name(name: str) -> None:
+def _require_name(name: str, reserved: Sequence[str] = ()) -> None:
     # Ignore case: some file systems do not tell Ca.key from ca.key.
-    if not NAME.fullmatch(name) or name.lower() == AUTHORITY:
-        raise CredentialsError(f"name {name!r}: allowed: {NAME_RULE}, and not {AUTHORITY!r}")
+    if not NAME.fullmatch(name) or name.lower() in (AUTHORITY, *reserved):
+        raise CredentialsError(f"name {name!r}: allowed: {MEMBER_NAME_RULE}, {AUTHORITY!r}")
 
 
 def _require_new(home: Path, name: str, otherwise: str) -> None:
