@@ -171,6 +171,25 @@ def test_the_file_of_a_server_is_not_run(tmp_path: Path) -> None:
     assert message == f"fedhql: error: {file}: this is a server's file: fedhql serve runs it\n"
 
 
+def test_the_file_of_an_experiment_is_not_served(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900))
+    options = ["--listen", "127.0.0.1:0", "--home", "fed", "--insecure"]
+    message = refused("serve", file, *options, cwd=tmp_path)
+    assert message == f"fedhql: error: {file}: this is an experiment's file: fedhql run runs it\n"
+    assert not (tmp_path / "fed").exists()
+
+
+def test_a_file_with_agents_and_a_service_is_nobodys(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900) + "[service]\nquorum = 2\n")
+    assert "service: unknown key" in refused("run", file, "--out", "run", cwd=tmp_path)
+
+
+def test_a_setting_of_a_server_makes_no_servers_file(tmp_path: Path) -> None:
+    file = write_file(tmp_path, TABULAR.format(budget=900))
+    options = ["--out", "run", "--set", "service.quorum=2"]
+    assert "service: unknown key" in refused("run", file, *options, cwd=tmp_path)
+
+
 def test_no_agents(tmp_path: Path) -> None:
     file = write_file(tmp_path, TABULAR.format(budget=900).partition("[[agents]]")[0])
     message = refused("run", file, "--out", "run", cwd=tmp_path)

@@ -15,6 +15,11 @@ from fedhql.settings.overrides import Overrides, as_mapping, set_value
 from fedhql.settings.sections import AgentSettings, ExperimentSettings, TaskSettings
 
 Settings = TypeVar("Settings", bound=TaskSettings)
+# What a file is, by the section that only such a file has.
+FILES = {
+    "agents": "this is an experiment's file: fedhql run runs it",
+    "service": "this is a server's file: fedhql serve runs it",
+}
 
 
 def read_settings(text: str, overrides: Overrides = ()) -> ExperimentSettings:
@@ -33,13 +38,14 @@ def parse(text: str, overrides: Overrides, model: type[Settings]) -> Settings:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"not a TOML file: {error}") from error
+    found = [section for section in FILES if section in content]
     for key, value in as_mapping(overrides).items():
         set_value(content, key, value)
     try:
         settings = model.model_validate(content)
     except ValidationError as error:
-        if "service" in content and "service" not in model.model_fields:
-            raise SettingsError("this is a server's file: fedhql serve runs it") from error
+        if len(found) == 1 and found[0] not in model.model_fields:
+            raise SettingsError(FILES[found[0]]) from error
         raise SettingsError(explain(error, model)) from error
     if wrong := contradiction(settings.federation):
         raise SettingsError(wrong)
