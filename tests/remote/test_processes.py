@@ -66,7 +66,8 @@ def test_operator_commands_work_in_a_federation_with_certificates(tmp_path: Path
         assert running.interrupt("server") == 0
         status = CliRunner().invoke(app, ["status", str(tmp_path / "home")]).stdout
         assert re.match(
-            r"federation \w+: stopped at \S+: by its operator; \w+, round \d+, \d+ improvements\n",
+            r"federation \w+: stopped at \S+: by its operator; \w+, round \d+, "
+            r"\d+ improvements in all rounds\n",
             status,
         )
         assert "cyd is quarantined after 3 refused answers" in status

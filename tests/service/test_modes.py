@@ -20,7 +20,10 @@ BUDGET = 96  # four rounds of 20 own steps and a third of 12; an improvement com
 
 
 @pytest.mark.parametrize("mode", ["rounds", "continuous"])
-def test_every_member_applies_each_improvement_once(mode: str, tmp_path: Path) -> None:
+def test_every_member_applies_each_improvement_once(
+    mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     text = federation(
         BUDGET, mode=mode, start_with=3, round_interval_seconds=0.02, chunk_env_steps=7
     )
@@ -44,3 +47,5 @@ def test_every_member_applies_each_improvement_once(mode: str, tmp_path: Path) -
             assert account.applied_improvements == improvements == 12
         else:
             assert account.applied_improvements >= 3
+    *_, last = (record.getMessage() for record in caplog.records if "TD err" in record.getMessage())
+    assert last.endswith(f"; {improvements} improvements in all rounds")

@@ -98,7 +98,7 @@ def _print_journal(console: Console, path: Path) -> None:
 def _headline(found: dict[str, Any]) -> str:
     return (
         f"federation {found['federation']}: {found['stage']}, round {found['round']}, "
-        f"{found['improvements'] or 0} improvements"
+        f"{found['improvements'] or 0} improvements in all rounds"
     )
 
 

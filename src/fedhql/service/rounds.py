@@ -255,9 +255,9 @@ class Service:
             return
         names = ", ".join(self._cohort.names)
         log.info(
-            "round %d: %.1f s with %s; %d improvements, spread %.4g, TD error %.4g",
-            round_, now - began, names, self._roster.improvements, figures.spread,
-            figures.td_error,
+            "round %d: %.1f s with %s; spread %.4g, TD error %.4g; %d improvements in all rounds",
+            round_, now - began, names, figures.spread, figures.td_error,
+            self._roster.improvements,
         )  # fmt: skip
 
     def _reserve(self, progress: RoundProgress) -> int:
