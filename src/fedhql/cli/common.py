@@ -41,7 +41,8 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(TRACKERS),
-        help="Also write scalars there, from now on (docs/results.md). Repeat for several.",
+        help="Also write scalars there, from now on. Repeat for several. fedhql doctor says which "
+        "of them are installed.",
     ),
 ]
 ProgressStyle = Annotated[

@@ -204,7 +204,7 @@ def join(
         bool,
         typer.Option(
             "--secure-aggregation",
-            help="Answer only under masks, so the server sees sums over members (docs/privacy.md).",
+            help="Answer only under masks: the server sees sums over members, no single values.",
         ),
     ] = False,
     track: Track = None,
