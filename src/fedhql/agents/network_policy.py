@@ -31,6 +31,12 @@ def is_network(directory: Path) -> bool:
 
 
 def write_network(directory: Path, layers: Sequence[Layer], activation: str) -> None:
+    """Write a fully connected network into an existing directory, for `export` of an agent.
+
+    `layers` are pairs of weights (in, out) and biases (out,), from the states to the values. The
+    first layer takes states flattened to rows, one-hot if observations are Discrete. `activation`
+    is "relu" or "tanh"; it follows every layer but the last.
+    """
     arrays: dict[str, Any] = {}
     for number, (weights, biases) in enumerate(layers):
         arrays |= {f"weights{number}": weights, f"biases{number}": biases}
