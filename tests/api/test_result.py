@@ -99,7 +99,7 @@ def test_plot_draws_a_figure(result: fedhql.Result, what: str, panels: int) -> N
     figure = result.plot(what)
     assert isinstance(figure, Figure)
     assert len(figure.axes) == panels
-    assert all(len(axes.lines) == 2 for axes in figure.axes)  # a line for each arm
+    assert all(len(axes.lines) == 2 * 3 for axes in figure.axes)  # each arm: its mean, two seeds
 
 
 def test_a_notebook_shows_the_figure(result: fedhql.Result) -> None:

@@ -19,7 +19,16 @@ from fedhql.results.figures import (
     welfare_figure,
 )
 from fedhql.results.statistics import t_band
-from fedhql.results.styles import BEST, EACH, POINTS, Points, mean_and_band, styles
+from fedhql.results.styles import (
+    BEST,
+    EACH,
+    POINTS,
+    Points,
+    around_means,
+    mean_and_band,
+    seed_count,
+    styles,
+)
 from tests.results.handmade import curve, learning_run, run_of
 
 EVERY_ARM = ("independent", "fedhql", "exploration=0", "exploration=0.5", "exploration=3")
@@ -81,6 +90,38 @@ def test_every_agent_has_a_panel(agents: int, seeds: int) -> None:
         assert len(axes.collections) == (3 if seeds > 1 else 0)  # one seed has no band
 
 
+def test_two_seeds_are_drawn_one_by_one() -> None:
+    run = learning_run(agents=1, seeds=2, arms=["independent", "fedhql"])
+    for figure in welfare_figure([run], rng()), agents_figure([run], rng()):
+        assert figure.get_supxlabel().endswith("\nthick lines: means; thin lines: single seeds")
+        axes = figure.axes[0]
+        assert len(axes.collections) == 0  # no band
+        widths = [line.get_linewidth() for line in axes.lines]
+        assert widths == [1.8, 0.7, 0.7] * 2  # of each arm: the mean, then both seeds
+        shown = [line.get_ydata() for line in axes.lines[1:3]]
+        np.testing.assert_array_equal(shown, [c.best[0] for c in run.arms["independent"].values()])
+        labels = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert labels == ["DQN alone", "FedHQL, λ = 1"]
+
+
+def test_captions_say_how_many_seeds_there_are_and_what_is_around_the_means() -> None:
+    one, two, three = (learning_run(agents=1, seeds=seeds) for seeds in (1, 2, 3))
+    mixed = run_of({"independent": one.arms["independent"], "fedhql": three.arms["fedhql"]})
+    assert [*map(seed_count, (one, two, three, mixed, run_of({})))] == [
+        "1 seed",
+        "2 seeds",
+        "3 seeds",
+        "1 to 3 seeds",
+        "0 seeds",
+    ]
+    assert around_means([one], "80%") == around_means([], "80%") == ""
+    assert around_means([three, mixed], "80%") == "bands: 80%"
+    thin = "thick lines: means; thin lines: single seeds"
+    assert around_means([two, three], "80%") == f"bands: 80%; {thin}"
+    for figure in (welfare_figure([two], rng()), profile_figure([two]), exploration_figure([two])):
+        assert figure.axes[0].get_title().startswith("CartPole-v1, 1 agent, 2 seeds")
+
+
 def test_runs_with_fewer_agents_leave_panels_empty() -> None:
     figure = agents_figure([learning_run(agents=7), learning_run(agents=1)], rng())
     assert len(figure.axes) == 3 * 5
@@ -100,7 +141,9 @@ def test_agents_are_averaged_within_a_seed_and_then_seeds() -> None:
 def test_several_runs_stand_side_by_side() -> None:
     figure = welfare_figure([learning_run(agents=3), learning_run(agents=2)], rng())
     assert [axes.get_title() for axes in figure.axes] == [
-        f"CartPole-v1, {agents} agents\n{name}" for name in (BEST, EACH) for agents in (3, 2)
+        f"CartPole-v1, {agents} agents, 3 seeds\n{name}"
+        for name in (BEST, EACH)
+        for agents in (3, 2)
     ]
 
 

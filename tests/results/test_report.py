@@ -13,6 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedhql.results.curves import Run
+from fedhql.results.panels import run_panels
 from fedhql.results.paper_experiments import CARTPOLE_10
 from fedhql.results.report import write_report
 from fedhql.results.scores_table import scores_table
@@ -266,6 +267,17 @@ def test_only_several_seeds_have_bands_and_curves_show_through(browser: webdrive
     assert {panel for panel, found in opacities.items() if found} == set(CURVES[4:])
     for panel in CURVES[4:]:
         assert [float(each) for each in opacities[panel]] == pytest.approx([0.15, 0.15], abs=0.01)
+
+
+def test_two_seeds_are_drawn_one_by_one() -> None:
+    wide, small = run_panels(BY_HAND, "run0", styles([BY_HAND]), 0.95)
+    for panel in wide + small:
+        assert [trace for trace in panel["traces"] if "fill" in trace] == []
+        assert [trace["line"]["width"] for trace in panel["traces"]] == [0.7, 0.7, 2] * 2
+        assert panel["traces"][0]["meta"] == "DQN alone"  # so that its box hides it
+    assert small[0]["traces"][0]["y"] == [10, 20]
+    said = "2 seeds; thick lines: means; thin lines: single seeds"
+    assert [panel["layout"]["title"]["text"].partition("<br>")[2] for panel in wide] == [said] * 2
 
 
 @pytest.mark.parametrize("label", ["DQN alone", "FedHQL, λ = 1", "FedHQL, λ = 3"])

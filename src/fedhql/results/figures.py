@@ -16,15 +16,24 @@ from fedhql.results.attacks import AttackScore, attack_scores, row_names
 from fedhql.results.curves import Run
 from fedhql.results.objectives import Estimate, curves_until, welfare_of
 from fedhql.results.statistics import LEVEL, PAPER_LEVEL, bootstrap_band, performance_profile
-from fedhql.results.styles import MEASURES, POINTS, Band, Points, Style, mean_and_band, styles
+from fedhql.results.styles import (
+    MEASURES,
+    POINTS,
+    SEEDS_OF_A_BAND,
+    Band,
+    Points,
+    Style,
+    around_means,
+    mean_and_band,
+    seed_count,
+    styles,
+)
 from fedhql.storage.arm_names import INDEPENDENT
 
 AGENTS_A_ROW = 5
 LEGEND_COLUMN, LEGEND_LETTER = 2.4, 0.1  # inches: the least, and of a longer label's letters
-X_LABEL = (
-    "budget consumed per agent (env steps, server's share included)\n"
-    f"bands: {PAPER_LEVEL:.0%} bootstrap, as in the paper"
-)
+X_LABEL = "budget consumed per agent (env steps, server's share included)"
+BAND = f"{PAPER_LEVEL:.0%} bootstrap, as in the paper"
 BAND_RESAMPLES = 1_000  # of a band, at each of its points
 
 
@@ -75,9 +84,9 @@ def welfare_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
                     for curve in run.arms[arm].values()
                 ]
                 _draw(axes, run.label(arm), chosen[run.label(arm)], averaged, rng)
-            axes.set_title(f"{run.title}\n{name}", fontsize=10)
+            axes.set_title(f"{_title(run)}\n{name}", fontsize=10)
             axes.set_ylabel("mean over agents")
-    figure.supxlabel(X_LABEL, fontsize=10)
+    figure.supxlabel(f"{X_LABEL}\n{around_means(runs, BAND)}".rstrip(), fontsize=10)
     _legend(figure, panels.ravel())
     return figure
 
@@ -102,8 +111,8 @@ def agents_figure(runs: Sequence[Run], rng: np.random.Generator) -> Figure:
             axes.set_title(run.agents[n].replace("agent", "Agent"), fontsize=10)
         for axes in line[len(agents) :]:
             axes.set_axis_off()
-        line[0].set_ylabel(f"{run.title}\nmax mean return", fontsize=9)
-    figure.supxlabel(X_LABEL, fontsize=10)
+        line[0].set_ylabel(f"{_title(run)}\nmax mean return", fontsize=9)
+    figure.supxlabel(f"{X_LABEL}\n{around_means(runs, BAND)}".rstrip(), fontsize=10)
     _legend(figure, panels.ravel())
     return figure
 
@@ -141,7 +150,7 @@ def exploration_figure(runs: Sequence[Run]) -> Figure:
                 axes.axhline(level, color=colour, linestyle="--", linewidth=1, label=name)
         axes.set_xticks(places, [f"{value:g}" for value in arms])
         axes.set_xlabel("λ")
-        axes.set_title(run.title, fontsize=10)
+        axes.set_title(_title(run), fontsize=10)
     panels[0].set_ylabel("max mean return, mean over agents")
     _legend(figure, panels)
     return figure
@@ -169,7 +178,7 @@ def profile_figure(runs: Sequence[Run]) -> Figure:
                     colour, dashes = chosen[name]
                     shares = performance_profile(scores[arm, fraction], thresholds)
                     axes.plot(thresholds, shares, color=colour, linestyle=dashes, label=name)
-            axes.set_title(f"{run.title}, {fraction:.0%} of the budget", fontsize=10)
+            axes.set_title(f"{_title(run)}, {fraction:.0%} of the budget", fontsize=10)
             axes.set_ylim(-0.02, 1.02)
             axes.set_xlabel("max mean return τ")
             axes.set_ylabel("share of agents and seeds ≥ τ")
@@ -213,16 +222,22 @@ def _explorations(run: Run) -> dict[float, str]:
     return {value: arm for value, arm in arms.items() if value is not None}
 
 
+def _title(run: Run) -> str:
+    return f"{run.title}, {seed_count(run)}"
+
+
 def _draw(
     axes: Axes, name: str, style: Style, seeds: Sequence[Points], rng: np.random.Generator
 ) -> None:
-    """The mean over seeds, with the paper's 80 % band."""
+    """The mean over seeds, with the paper's 80 % band; of two seeds, with both of them."""
     colour, dashes = style
     band: Band = partial(bootstrap_band, rng=rng, resamples=BAND_RESAMPLES)
     x, y, low, high = mean_and_band(seeds, band)
     axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, label=name)
-    if len(seeds) > 1:
+    if len(seeds) >= SEEDS_OF_A_BAND:
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    for each in seeds if 1 < len(seeds) < SEEDS_OF_A_BAND else ():
+        axes.plot(*each, color=colour, linestyle=dashes, linewidth=0.7, alpha=0.6)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

@@ -9,7 +9,17 @@ import numpy as np
 from fedhql.results.answer import gains
 from fedhql.results.curves import Run
 from fedhql.results.statistics import t_band
-from fedhql.results.styles import BEST, EACH, MEASURES, Points, Style, mean_and_band
+from fedhql.results.styles import (
+    BEST,
+    EACH,
+    MEASURES,
+    SEEDS_OF_A_BAND,
+    Points,
+    Style,
+    around_means,
+    mean_and_band,
+    seed_count,
+)
 
 Panel = dict[str, Any]  # id, height in pixels, traces and layout of one plot
 HEIGHT, ROW_HEIGHT, AROUND_ROWS = 300, 34, 110
@@ -67,10 +77,11 @@ def run_panels(
     run: Run, prefix: str, chosen: dict[str, Style], level: float
 ) -> tuple[list[Panel], list[Panel]]:
     """Mean over agents on both measures; then each agent on the paper's."""
+    around = around_means([run], f"{level:.0%} t-interval")
     wide = [
         _panel(
             f"{prefix}-{key}",
-            f"{name}; band: {level:.0%} t-interval",
+            f"{name}<br>{'; '.join(filter(None, [seed_count(run), around]))}",
             run,
             {
                 arm: [(c.consumed_E, MEASURES[name](c).mean(axis=0)) for c in seeds.values()]
@@ -112,7 +123,7 @@ def _panel(
         colour, _ = chosen[name]
         x, mean, low, high = mean_and_band(seeds[arm], partial(t_band, level=level))
         common = {"meta": name, "mode": "lines", "type": "scatter", "showlegend": False}
-        if len(seeds[arm]) > 1:
+        if len(seeds[arm]) >= SEEDS_OF_A_BAND:
             around = np.concatenate([low, high[::-1]])
             traces.append(
                 common
@@ -125,6 +136,10 @@ def _panel(
                     "hoverinfo": "skip",
                 }
             )
+        for each in seeds[arm] if 1 < len(seeds[arm]) < SEEDS_OF_A_BAND else ():
+            alone = dict(zip("xy", map(_short, each), strict=True))
+            line = {"color": colour, "width": 0.7}
+            traces.append(common | alone | {"line": line, "hoverinfo": "skip"})
         hover = f"{name}: %{{y:.1f}}<extra></extra>"
         traces.append(
             common
@@ -133,7 +148,7 @@ def _panel(
         )
     layout = {
         "title": {"text": title, "font": {"size": 14}, "x": 0.02},
-        "margin": {"l": 50, "r": 15, "t": 40, "b": 40},
+        "margin": {"l": 50, "r": 15, "t": 40 + 15 * title.count("<br>"), "b": 40},
         "hovermode": "x unified",
         "xaxis": {"title": {"text": "env steps per agent"}, "range": [0, run.budget]},
         "yaxis": {"title": {"text": "return"}},

@@ -1,6 +1,6 @@
 """What curves look like, in figures and on pages: measures, colours, means with bands."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ FEDERATED_STYLES = [
 ]
 Style = tuple[str, Any]  # colour, linestyle
 POINTS = 200  # of a drawn curve
+SEEDS_OF_A_BAND = 3  # fewer seeds are drawn one by one: a band would look surer than they are
 BEST, EACH = "max mean return (the paper's metric)", "mean return of each evaluation"
 MEASURES: dict[str, Callable[[Curve], Floats]] = {
     BEST: lambda curve: curve.best,
@@ -39,6 +40,21 @@ def styles(runs: Sequence[Run]) -> dict[str, Style]:
         for n, name in enumerate(federated)
     }
     return {run.label(INDEPENDENT): INDEPENDENT_STYLE for run in runs} | chosen
+
+
+def seed_count(run: Run) -> str:
+    """Return how many seeds the arms of a run have, such as "3 seeds" or "2 to 3 seeds"."""
+    counts = sorted({len(seeds) for seeds in run.arms.values()}) or [0]
+    ends = dict.fromkeys([counts[0], counts[-1]])
+    return f"{' to '.join(map(str, ends))} seed{'s' * (counts[-1] != 1)}"
+
+
+def around_means(runs: Iterable[Run], band: str) -> str:
+    """Say what is drawn around the means over seeds: this band, every seed, or both."""
+    counts = {len(seeds) for run in runs for seeds in run.arms.values()}
+    parts = [f"bands: {band}"] if max(counts, default=0) >= SEEDS_OF_A_BAND else []
+    few = any(1 < count < SEEDS_OF_A_BAND for count in counts)
+    return "; ".join([*parts, *(["thick lines: means; thin lines: single seeds"] if few else [])])
 
 
 def mean_and_band(seeds: Sequence[Points], band: Band) -> tuple[Floats, Floats, Floats, Floats]:
