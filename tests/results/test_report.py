@@ -356,6 +356,9 @@ def test_no_table_needs_a_scroll_bar(browser: webdriver.Chrome, tmp_path: Path) 
     page, *_ = write_report(wide_runs(), tmp_path / "wide", np.random.default_rng(0), level=0.95)
     browser.set_window_size(1300, 900)
     browser.get(page.as_uri())
+    # The page is large: once in six times, it had no tables yet.
+    read = "return document.readyState === 'complete' && document.querySelector('td') !== null"
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(read))
     widths = browser.execute_script(
         "return [...document.querySelectorAll('table')].map("
         "table => [table.caption.textContent, table.scrollWidth - table.clientWidth])"
