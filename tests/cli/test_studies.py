@@ -146,7 +146,7 @@ def test_runs_are_compared_with_what_they_differ_in(
     assert "| second | federation.exploration: 1.0 → 3.0 |" in text
     assert text.count("federation.") == 1  # nothing else does
     assert "90% t-interval" in text
-    assert "above one of first" in text
+    assert "above a seed of first" in text
     for said in ("Runs side by side", "Settings that differ", "federation.exploration"):
         assert said in output
 

@@ -1,5 +1,7 @@
 """What a report opens with, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedhql.results.answer import answer, gains
@@ -37,11 +39,11 @@ def test_gains_by_hand() -> None:
         ([(60, 10), (70, 20), (77, 30)], "is below DQN alone by 41 [37, 45] in max mean return"),
         (
             [(90, 0), (110, 0), (114, 0)],
-            "is not shown to differ from DQN alone: -5 [-18, 7] in max",
+            "is not shown to differ from DQN alone: a gain of -5 [-18, 7] in max",
         ),
         (
             [(130, 0), (110, 0), (126, 0)],
-            "is not shown to differ from DQN alone: 12 [-27, 51] in max",
+            "is not shown to differ from DQN alone: a gain of 12 [-27, 51] in max",
         ),
     ],
 )
@@ -62,9 +64,9 @@ def test_a_few_equal_seeds_are_no_evidence() -> None:
     """With 3 seeds the sign test has p = 0.25; 6 equal seeds show a difference."""
     few = run_of({"independent": ALONE, "fedhql": seeds((140, 10), (150, 20), (160, 30))})
     assert answer(few).startswith(
-        "FedHQL, λ = 1 is not shown to differ from DQN alone: 40 [3 equal seeds] in max mean return"
+        "FedHQL, λ = 1 is not shown to differ from DQN alone: a gain of 40 [3 equal seeds] in max"
     )
-    assert answer(few).endswith("not shown to differ from DQN alone: 0 [3 equal seeds].")
+    assert answer(few).endswith("not shown to differ from DQN alone: a gain of 0 [3 equal seeds].")
     six = run_of({"independent": seeds(*[(1, 1)] * 6), "fedhql": seeds(*[(2, 1)] * 6)})
     assert "is above DQN alone by 1 [1, 1]" in answer(six)
 
@@ -90,6 +92,26 @@ def test_one_seed_asks_for_more() -> None:
 def test_nothing_to_compare_says_what_to_run(arms: Arms) -> None:
     told = answer(run_of(arms))
     assert told.endswith("or run the arms independent and fedhql with the same seeds.")
+
+
+@pytest.mark.parametrize(
+    ("arm", "told"),
+    [
+        (
+            "independent",
+            "Only agents alone were run. For a comparison, also run the arm fedhql with the same "
+            "seeds.",
+        ),
+        (
+            "fedhql",
+            "No agents alone were run. For a comparison, also run the arm independent with the "
+            "same seeds.",
+        ),
+    ],
+)
+def test_a_run_of_one_arm_says_which_is_missing(arm: str, told: str) -> None:
+    run = replace(run_of({arm: ALONE}), manifest={"arms": [arm], "seeds": [0, 1, 2]})
+    assert answer(run) == told
 
 
 def test_the_answer_is_about_the_settings_own_federation() -> None:

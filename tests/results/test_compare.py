@@ -30,7 +30,7 @@ THEIRS = run_of(
 def test_runs_are_compared_at_what_all_have_consumed() -> None:
     scores, _ = tables([OURS, THEIRS])
     assert "at 20 env steps per agent" in scores.note
-    assert "above one of ours" in scores.note
+    assert "above a seed of ours" in scores.note
     assert scores.header == ("run", "alone", "FedHQL", "λ = 3")
     # Ours, federated: of the evaluations at 12, for 22 is too late. Seed 0: 9; seed 1: 3.
     assert scores.rows == [
@@ -84,7 +84,7 @@ def test_settings_that_differ_are_listed() -> None:
     other["agents"][1]["hidden"] = [8, 8]
     runs = [run_of({}, "one", settings_=one), run_of({}, "other", settings_=other)]
     _, differing = tables(runs)
-    assert differing.header == ("run", "from one")
+    assert differing.header == ("run", "one → this run")
     assert differing.rows == [
         (
             "other",

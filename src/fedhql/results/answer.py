@@ -51,10 +51,7 @@ def answer(run: Run, level: float = LEVEL) -> str:
     """
     found = {gain.arm: gain for gain in gains(run, level)}
     if not found:
-        return (
-            "Federated and alone cannot be compared yet: no seed has been evaluated in both. "
-            "Finish the run, or run the arms independent and fedhql with the same seeds."
-        )
+        return _why_none(run)
     gain = found.get(FEDHQL) or next(iter(found.values()))
     ours, alone = run.label(gain.arm), run.label(INDEPENDENT)
     where = f"at {gain.consumed:,.0f} env steps per agent, the server's share included"
@@ -70,6 +67,18 @@ def answer(run: Run, level: float = LEVEL) -> str:
     )
 
 
+def _why_none(run: Run) -> str:
+    arms = {*run.arms, *run.manifest.get("arms", ())}  # some may have no evaluation yet
+    if INDEPENDENT in arms and len(arms) > 1:
+        return (
+            "Federated and alone cannot be compared yet: no seed has been evaluated in both. "
+            "Finish the run, or run the arms independent and fedhql with the same seeds."
+        )
+    which, missing = ("Only", FEDHQL) if INDEPENDENT in arms else ("No", INDEPENDENT)
+    more = f"For a comparison, also run the arm {missing} with the same seeds."
+    return f"{which} agents alone were run. {more}"
+
+
 def _compared(gain: Estimate) -> str:
     if gain.low > 0:
         return "is above"
@@ -79,4 +88,4 @@ def _compared(gain: Estimate) -> str:
 def _by(gain: Estimate) -> str:
     if gain.high < 0:
         return f" by {Estimate(-gain.mean, -gain.high, -gain.low)}"
-    return f" by {gain}" if gain.low > 0 else f": {gain}"
+    return f" by {gain}" if gain.low > 0 else f": a gain of {gain}"

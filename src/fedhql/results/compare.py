@@ -35,9 +35,10 @@ def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: fl
             cells.append(cell)
         rows.append((name, *cells))
     note = (
-        f"Max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 %, "
-        f"mean over agents, at {consumed:,.0f} env steps per agent, which all have consumed; in "
-        f"brackets the probability that a seed is above one of {_names(runs)[0]}. -: not run."
+        f"Entries: max mean return [{level:.0%} t-interval over seeds] / mean of the last 10 % of "
+        f"evaluations. Both are means over agents at {consumed:,.0f} env steps per agent, which "
+        "all runs have consumed. In round brackets: the probability that a seed of this run is "
+        f"above a seed of {_names(runs)[0]}. -: not run."
     )
     return Table("Runs side by side", ("run", *map(label, arms)), rows, note=note)
 
@@ -61,8 +62,8 @@ def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, marg
     note = (
         f"Differences of the max mean return from {first_name}, mean over agents, at "
         f"{consumed:,.0f} env steps per agent, with Welch's {EQUIVALENCE_LEVEL:.0%} interval. "
-        f"Equivalent: it is inside ±{margin:g}. Different: it is outside. Else undecided. The "
-        "verdicts are not corrected for their number."
+        f"Equivalent: the interval is inside ±{margin:g}. Different: it is wholly outside. "
+        "Otherwise undecided. The verdicts are not corrected for their number."
     )
     header = ("run", "arm", "verdict", "difference", "seeds")
     return Table(f"Equivalent within {margin:g}", header, rows, note=note, words=3)
@@ -80,7 +81,9 @@ def _settings(runs: Sequence[Run]) -> Table:
     first, *others = (dict(_flattened(run.settings)) for run in runs)
     first_name, *names = _names(runs)
     rows = [(name, _differences(first, other)) for name, other in zip(names, others, strict=True)]
-    return Table("Settings that differ", ("run", f"from {first_name}"), rows, words=2)
+    note = "-: a run without this setting."
+    header = ("run", f"{first_name} → this run")
+    return Table("Settings that differ", header, rows, words=2, note=note)
 
 
 def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

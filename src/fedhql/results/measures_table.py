@@ -63,7 +63,7 @@ def measures_table(run: Run, level: float) -> Table | None:
         "episode; if that is above the discounted return it gets, it overestimates. Silent units: "
         "the share of ReLU units that output 0 at the agent's last states."
     )
-    return Table("Beside the returns", header, rows, note=note)
+    return Table("Expected returns and silent units", header, rows, note=note)
 
 
 def _measures(run: Run, arm: str, level: float) -> list[str]:

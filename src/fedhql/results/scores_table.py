@@ -54,10 +54,12 @@ def scores_table(run: Run, level: float) -> Table:
     )
     note = (
         f"Mean over agents within a seed, then over seeds, with {level:.0%} t-intervals. "
-        "The max mean return is a running maximum of noisy means and so biased upward; the best "
-        "state of each agent, played in fresh episodes, says how much. In round brackets the gain "
-        "over alone, seed by seed, at equal consumption. fedhql's page docs/results.md explains "
-        "every column, and how we judge."
+        "In round brackets: the gain over alone, seed by seed, at equal consumption. The max mean "
+        "return is the largest of many noisy means, so it is biased upward. The best state of each "
+        "agent, played in fresh episodes, shows by how much. IQM: the mean without the lowest and "
+        "the highest quarter of seeds. P(better than alone): the probability that a seed of this "
+        "arm is above a seed of alone. Area under the curve: the mean return on the way. "
+        "docs/results.md in fedhql's sources says how we judge."
     )
     return Table("At the end", header, rows, note=note)
 

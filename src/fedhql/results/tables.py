@@ -144,10 +144,11 @@ def welfare_table(run: Run, level: float) -> Table:
         rows.append((run.label(arm), *cells))
     header = ("arm", *(f"{fraction:.0%}" for fraction in FRACTIONS))
     note = (
-        "Max mean return at equal consumption, the server's share included, up to one phase and "
-        "one round by which a federated arm is evaluated later; in brackets the gain "
-        "over alone, seed by seed, with an interval of its own. (= alone): no seed differs, as "
-        f"before the first round. {level:.0%} t-intervals over seeds."
+        "Columns: how much of its budget each agent has consumed, the server's share included. "
+        f"Entries: the max mean return, mean over agents, with {level:.0%} t-intervals over seeds. "
+        "In round brackets: the gain over alone, seed by seed, with an interval of its own. "
+        "(= alone): no seed differs, as before the first round. A federated arm may be evaluated "
+        "up to one phase and one round later than alone."
     )
     return Table("Objective 1, system welfare", header, rows, note=note)
 
@@ -180,9 +181,10 @@ def efficiency_table(run: Run, level: float) -> Table:
     columns = ("ratio", "P(fewer)")
     header = ("agent", *(f"{label}: {column}" for label in labels for column in columns))
     note = (
-        "Own env steps to reach what the agent reaches alone, over those it needed alone: median "
-        "over seeds (inf: never within the budget). P(fewer): the probability that it needs fewer, "
-        f"with the exact {level:.0%} interval over seeds (Clopper-Pearson). -: not recorded."
+        "Own env steps that an agent needs in the federation to reach its maximum alone, divided "
+        "by those it needed alone: median over seeds (inf: never within the budget). P(fewer): the "
+        f"probability that it needs fewer, with the exact {level:.0%} interval over seeds "
+        "(Clopper-Pearson). -: not recorded."
     )
     title = "Objective 2, each agent: steps federated / alone (below 1 is a gain)"
     return Table(title, header, rows, note=note)
@@ -203,8 +205,8 @@ def reaching_table(run: Run, level: float) -> Table:
             rows.append((what, counted, *cells))
     header = ("to reach", "env steps", *(run.label(arm) for arm in _unattacked(run)))
     note = (
-        "The share of agents that need fewer env steps in the federation than alone; where neither "
-        f"gets there, the agent does not need fewer. {level:.0%} t-intervals over seeds, within "
+        "The share of agents that need fewer env steps in the federation than alone. An agent that "
+        f"gets there neither way is not one of them. {level:.0%} t-intervals over seeds, within "
         "0 and 1. The paper counts own env steps. -: not recorded."
     )
     title = "Objective 2, share of agents that need fewer steps (above 0.5 is a gain)"
