@@ -242,7 +242,7 @@ def test_one_bracket_too_few(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_leaves_early_is_no_success(tmp_path: Path) -> None:
-    file = with_agents(tmp_path, "answer = [0, 4]")
+    file = with_agents(tmp_path, "answer = [0, 4]", "answer = [0, 4]")
     leaving = AGENT.replace("self.learned += env_steps", "raise SystemExit(0)")
     (tmp_path / "my_agents.py").write_text(leaving)
     message = refused("run", file, "--out", "run", "--arm", "fedhql", cwd=tmp_path)
