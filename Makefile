@@ -51,7 +51,8 @@ dist: $(BIN)/python
 	$(PYTHON) -m venv dist/empty
 	dist/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	dist/empty/bin/fedhql --version
-	dist/empty/bin/fedhql run cartpole-n5 --budget 20000 --seeds 0 --out dist/first-run
+	du -sh dist/empty
+	dist/empty/bin/fedhql run cartpole-n5 --budget 20000 --set agents.learning_starts=1000 --seeds 0 --out dist/first-run
 	rm -rf dist/empty dist/first-run
 	@ls -l dist
 
