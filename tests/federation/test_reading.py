@@ -71,3 +71,34 @@ def test_without_pessimism_an_infinite_spread_does_not_count() -> None:
         reading = FromValues(q_NBA, (rule_named("mean-std", NUMBERS),))
         assert reading.lower_bound(np.float32(0)).item() == 0
         assert reading.lower_bound(np.float32(1)).item() == -np.inf
+
+
+# How far a lower bound may lie below the honest values, in units of their range.
+LEVER = {"median-mad": 1.5, "trimmed": 0.5, "hampel": 5.0}
+
+
+@pytest.mark.parametrize("name", LEVER)
+@given(
+    honest_NBA=hnp.arrays(np.float64, (4, 2, 2), elements=st.floats(-100, 100)),
+    lie_BA=hnp.arrays(np.float64, (2, 2), elements=st.floats(-1e9, 1e9)),
+)
+def test_one_liar_cannot_drag_a_robust_lower_bound_far_below_the_honest_values(
+    name: str, honest_NBA: Any, lie_BA: Any
+) -> None:
+    """Pessimism subtracts the spread, which a liar may want to raise."""
+    reading = FromValues(np.concatenate([honest_NBA, lie_BA[None]]), (rule_named(name, NUMBERS),))
+    low_BA, high_BA = honest_NBA.min(axis=0), honest_NBA.max(axis=0)
+    bound_BA = reading.lower_bound(1.0)
+    assert np.all(bound_BA >= low_BA - LEVER[name] * (high_BA - low_BA) - 1e-6)
+    assert np.all(bound_BA <= high_BA + 1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(RULES.keys() - LEVER.keys()))
+def test_with_a_mean_one_liar_drags_the_lower_bound_anywhere(name: str) -> None:
+    """Whichever way it lies; so pessimism needs another rule where members may lie."""
+    honest_NBA = np.random.default_rng(0).uniform(90, 110, size=(4, 2, 2))
+    for lie in (-1e6, 1e6):
+        q_NBA = np.concatenate([honest_NBA, np.full((1, 2, 2), lie)])
+        rule = rule_named(name, NUMBERS)
+        reading = FromValues(q_NBA, (rule,), weights_N=np.ones(5) if rule.weighted else None)
+        assert np.all(reading.lower_bound(1.0) < -1e5)
