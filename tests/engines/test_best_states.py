@@ -78,13 +78,15 @@ def settings_of(kinds: list[str], *overrides: str) -> ExperimentSettings:
     return read_settings(TEXT + agents, overrides)
 
 
-def keep_best(settings: ExperimentSettings, home: Path, env_steps: int = 90) -> list[BlackBoxAgent]:
+def keep_best(
+    settings: ExperimentSettings, home: Path, env_steps: int = 90, cell: Cell = CELL
+) -> list[BlackBoxAgent]:
     """Return agents that have learned `env_steps`. Write their best states as a cell does."""
-    agents = build_agents(settings, CELL.seed)
+    agents = build_agents(settings, cell.seed)
     for agent, name in zip(agents, settings.agent_names, strict=True):
         if env_steps:
             agent.self_learn(env_steps)
-        best = RunDirectory(home).agent(CELL, name) / "best"
+        best = RunDirectory(home).agent(cell, name) / "best"
         best.mkdir(parents=True)
         if isinstance(agent, Exportable):
             agent.export(best)
@@ -98,7 +100,7 @@ def written(settings: ExperimentSettings, home: Path) -> Any:
     """Return the content of best_returns.json, or None if there is none."""
     directory = RunDirectory(home)
     directory.cell(CELL).mkdir(parents=True, exist_ok=True)
-    evaluate_best(settings, CELL, directory)
+    evaluate_best(settings, [CELL], directory)
     found = directory.best_returns(CELL)
     return json.loads(found.read_text()) if found.exists() else None
 
@@ -163,6 +165,31 @@ def test_known_returns_are_written(tmp_path: Path) -> None:
     )
     keep_best(settings, tmp_path, env_steps=0)
     assert written(settings, tmp_path) == {"agent1": 0.0, "agent2": 1.0}
+
+
+@pytest.mark.parametrize("most_episodes", [1, 2 * EPISODES, 4 * EPISODES, 1_000])
+def test_cells_side_by_side_have_the_returns_of_each_alone(
+    most_episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(["dqn", "dqn"], "environment.id=CartPole-v1", "agents.2.hidden=[8]")
+    directory = RunDirectory(tmp_path)
+    cells = [Cell(arm, seed) for arm in ("independent", "fedhql") for seed in (3, 4, 5)]
+    for cell in cells:
+        keep_best(settings, tmp_path, 0, cell)
+        directory.cell(cell).mkdir(parents=True, exist_ok=True)
+
+    def returns() -> list[dict[str, float]]:
+        return [json.loads(directory.best_returns(cell).read_text()) for cell in cells]
+
+    for cell in cells:
+        evaluate_best(settings, [cell], directory)
+    alone = returns()
+    assert len({json.dumps(of_cell) for of_cell in alone}) == 3  # both arms begin alike
+    for cell in cells:
+        directory.best_returns(cell).unlink()
+    monkeypatch.setattr("fedhql.engines.best_states.MOST_EPISODES", most_episodes)
+    evaluate_best(settings, cells, directory)
+    assert returns() == alone
 
 
 def test_nothing_is_written_without_episodes(tmp_path: Path) -> None:

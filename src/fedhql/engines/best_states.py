@@ -4,6 +4,7 @@ The best state has the highest of many noisy means, so that mean is too optimist
 """
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,39 +19,58 @@ from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.files import write_atomically
 from fedhql.storage.run_directory import Cell, RunDirectory
 
+MOST_EPISODES = 4_096  # at once
+
 
 def evaluate_best(
     settings: ExperimentSettings,
-    cell: Cell,
+    cells: Sequence[Cell],
     directory: RunDirectory,
     build: Build = build_one_agent,
 ) -> None:
-    """Write best_returns.json of a cell, for the agents whose best state can be played."""
-    names, episodes = settings.agent_names, settings.evaluation.best_episodes
+    """Write best_returns.json of cells, for the agents whose best state can be played.
+
+    Cells play side by side, because a step of the environments costs a GPU as much for many.
+    """
+    episodes = settings.evaluation.best_episodes
     if episodes == 0:
         return
-    homes = {n: directory.agent(cell, name) / "best" for n, name in enumerate(names)}
+    together = max(1, MOST_EPISODES // (episodes * len(settings.agents)))
+    for first in range(0, len(cells), together):
+        _evaluate_together(settings, cells[first : first + together], directory, build)
+
+
+def _evaluate_together(
+    settings: ExperimentSettings, cells: Sequence[Cell], directory: RunDirectory, build: Build
+) -> None:
+    names, episodes = settings.agent_names, settings.evaluation.best_episodes
     policies = {
-        n: policy
-        for n, home in homes.items()
-        if home.exists()
+        (cell, n): policy
+        for cell in cells
+        for n, name in enumerate(names)
+        if (home := directory.agent(cell, name) / "best").exists()
         and (policy := kept_policy(settings, cell.seed, n, home, build)) is not None
     }
     if not policies:
         return
     environments = build_batch(settings, len(policies) * episodes)
-    seeds_NE = np.stack([seeds_for(cell.seed, Stream.BEST, n, count=episodes) for n in policies])
+    seeds_PE = np.stack(
+        [seeds_for(cell.seed, Stream.BEST, n, count=episodes) for cell, n in policies]
+    )
     played = evaluate(
-        lambda states_N: [
+        lambda states_P: [
             # Policies need not accept an empty batch.
             policy(states) if len(states) else greedy_in(np.empty((0, 1), dtype=np.float32))
-            for policy, states in zip(policies.values(), states_N, strict=True)
+            for policy, states in zip(policies.values(), states_P, strict=True)
         ],
         environments,
-        seeds_NE,
+        seeds_PE,
         discount=settings.environment.discount,
         episode_step_limit=settings.evaluation.episode_step_limit,
     )
     environments.close()
-    means = {names[n]: float(of_E.mean()) for n, of_E in zip(policies, played.returns, strict=True)}
-    write_atomically(directory.best_returns(cell), json.dumps(means, indent=2) + "\n")
+    means: dict[Cell, dict[str, float]] = {}
+    for (cell, n), of_E in zip(policies, played.returns, strict=True):
+        means.setdefault(cell, {})[names[n]] = float(of_E.mean())
+    for cell, of_cell in means.items():
+        write_atomically(directory.best_returns(cell), json.dumps(of_cell, indent=2) + "\n")

@@ -139,7 +139,7 @@ class _CellRun:
         for moment in (SELF_LEARNING, ROUND):
             self._evaluate(moment, at_the_end=True)
         self._keep("last", range(len(self._settings.agents)))
-        evaluate_best(self._settings, self._cell, self._directory, build)
+        evaluate_best(self._settings, [self._cell], self._directory, build)
         records.finish(checkpoint_seconds=self._checkpoints.seconds_spent)
         self._checkpoints.discard()
 
