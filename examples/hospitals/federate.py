@@ -135,7 +135,8 @@ def federation_settings(names: Sequence[str], budget: int | None) -> dict[str, A
 
 def end_leftovers(home: Path) -> None:
     """End the processes of a script that was killed before it could do so."""
-    recorded = json.loads((home / "processes.json").read_text())
+    record = home / "processes.json"
+    recorded = json.loads(record.read_text()) if record.exists() else {}
 
     def left() -> dict[str, int]:
         return {
@@ -171,6 +172,7 @@ def federate(
     server.log.unlink(missing_ok=True)  # the ports are read from it
     server.start()
     parties.append(server)
+    running = record_processes(home, parties, {})
     port = int(told(r"listens on port (\d+)", server))
     page = told(r"status page: (\S+)", server)
     server.command = serve_command(home, port, int(page.strip("/").rpartition(":")[2]))
@@ -179,7 +181,7 @@ def federate(
         command = node_command(home, port) if in_node else join_command(home, name, agent, port)
         parties.append(Party(name, home / f"{name}.log", command, HERE))
         parties[-1].start()
-    running = record_processes(home, parties, {})
+        running = record_processes(home, parties, running)
     print(f"status page: {page}")
     print("processes:", ", ".join(f"{name} {process}" for name, process in running.items()))
 

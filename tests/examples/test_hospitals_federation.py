@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.hospitals import federate
 from examples.hospitals.clinic import always, javascript_policy, treat
 from examples.hospitals.federate import (
     IN_JAVASCRIPT,
@@ -118,6 +119,16 @@ def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="holds a federation with other settings"):
         prepare(tmp_path, ["north"], None)
     assert (tmp_path / "mine").exists()
+
+
+def test_a_start_that_was_killed_before_it_began_a_process_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(federate, "hand_out_certificates", lambda home, _: home.mkdir())
+    home = tmp_path / "home"
+    for _ in range(2):
+        prepare(home, ["north"], None)
+    assert capsys.readouterr().out == f"continuing the federation in {home}\n"
 
 
 @pytest.fixture
