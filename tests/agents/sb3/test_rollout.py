@@ -120,10 +120,14 @@ def test_improvement_draws_the_policy_towards_the_better_action(kind: str) -> No
 
 
 @both_kinds
-def test_a_limit_of_0_leaves_the_policy_to_self_learning(kind: str) -> None:
+@pytest.mark.parametrize("certainty", [0, 20])  # at 20, rounding hides the KL of a step
+def test_a_limit_of_0_leaves_the_policy_to_self_learning(kind: str, certainty: float) -> None:
     learner = quick_agent(kind, policy_improvement_kl_limit=0)
+    with torch.no_grad():
+        learner._model.policy.action_net.bias[0] += certainty
     policy, values = log_policy(learner), learner.q_values(STATES)
-    learner.improve(STATES, IMPROVED_ACTIONS, TARGETS)
+    for _ in range(10):
+        learner.improve(STATES, IMPROVED_ACTIONS, TARGETS)
     assert torch.equal(log_policy(learner), policy)
     assert not np.array_equal(learner.q_values(STATES), values)
 

@@ -45,6 +45,8 @@ class PolicyStep:
         """
         settings = self._settings
         self.kl = 0.0
+        if settings.policy_improvement_kl_limit == 0:
+            return  # rounding can hide the KL of a step, if the policy is almost certain
         with torch.no_grad():
             before_BA = self._log_probabilities(states_t)
             wanted_BA = drawn_towards(before_BA, q_BA, settings.policy_improvement_temperature)
