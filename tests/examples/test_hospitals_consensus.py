@@ -1,5 +1,6 @@
-"""The hospitals' experiment runs with a small budget, from learning to the consensus' pictures."""
+"""The hospitals' experiments run with a small budget, from learning to their pictures."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from examples.hospitals import consensus, pictures
 from examples.hospitals.clinic import always, together, treat
+from examples.hospitals.values import main as print_values
 from fedhql.acting import GreedyAnswer, PolicyFunction
 from fedhql.contract import States
 from fedhql.storage.run_directory import Cell
@@ -15,25 +17,26 @@ from tests.cli.running import succeed
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 
 
-def test_hospitals_learn_alone_and_treat_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_small(experiment: str, run: Path, *options: str) -> None:
     pytest.importorskip("sb3_contrib", reason="needs sb3-contrib: pip install 'fedhql[sb3]'")
-    monkeypatch.syspath_prepend(EXAMPLE)
-    monkeypatch.setattr(consensus, "PATIENTS", 2)
-    run, archive = tmp_path / "hospitals", tmp_path / "archive"
     small = (
         "federation.self_learning_env_steps=210",
         "evaluation.interval_env_steps=210",
         "evaluation.episodes=1",
         "evaluation.best_episodes=1",
+        "agents.4.n_steps=100",
     )
     settings = [option for change in small for option in ("--set", change)]
-    succeed(
-        "run", "consensus.toml", "--out", run, "--arm", "independent", "--seeds", "0,1",
-        "--budget", "210", "--no-figures", "--set", "agents.4.n_steps=100", *settings,
-        cwd=EXAMPLE,
-    )  # fmt: skip
+    succeed("run", experiment, "--out", run, "--no-figures", *options, *settings, cwd=EXAMPLE)
+
+
+def test_hospitals_learn_alone_and_treat_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    monkeypatch.setattr(consensus, "PATIENTS", 2)
+    run, archive = tmp_path / "hospitals", tmp_path / "archive"
+    run_small("consensus.toml", run, "--arm", "independent", "--seeds", "0,1", "--budget", "210")
     succeed("archive", run, "--out", archive, cwd=tmp_path)
     home = archive / "hospitals"
     consensus.main(run, home)
@@ -47,6 +50,24 @@ def test_hospitals_learn_alone_and_treat_together(
         assert list(of) == ["alone", "consensus"]
         np.testing.assert_array_equal(of["consensus"], list(found.values()))
     assert (home / "courses.png").stat().st_size > 10_000
+
+
+def test_hospitals_learn_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    run, archive = tmp_path / "hospitals", tmp_path / "archive"
+    run_small("hospitals.toml", run, "--budget", "230")  # a phase, and the steps of one round
+    assert len((run / "federation.csv").read_text().splitlines()) == 2  # its head, and one round
+    succeed("archive", run, "--out", archive, cwd=tmp_path)
+    returns = pictures.returns_by_arm(archive / "hospitals")
+    assert all(list(of) == ["alone", "federated"] for of in returns.values())
+    capsys.readouterr()
+    print_values(run)
+    assert re.fullmatch(
+        r"hospitals: [\d.]+, from .*\nbest and second treatment: [\d.]+, from .*\n",
+        capsys.readouterr().out,
+    )
 
 
 def preferring(values: list[float]) -> PolicyFunction:
