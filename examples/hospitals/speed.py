@@ -1,4 +1,7 @@
-"""Print how many steps a second both implementations of the patient do: python speed.py"""
+"""Print how many steps a second both implementations of the patient do: python speed.py
+
+Actions are random, and a step is a decision.
+"""
 
 import time
 from functools import partial
@@ -50,6 +53,6 @@ def twin_speed(twin: Twin, lane_count: int) -> float:
 if __name__ == "__main__":
     twin = find_twin("hiv:HIV-v0", None, "hiv:twin")
     assert twin is not None
-    print(f"Gymnasium, random actions: {gymnasium_speed():,.0f} steps/s")
+    print(f"Gymnasium: {gymnasium_speed():,.0f} steps/s")
     for lane_count in (1, 8, 64):
-        print(f"twin, {lane_count} patients at once: {twin_speed(twin, lane_count):,.0f} steps/s")
+        print(f"twin, {lane_count} at once: {twin_speed(twin, lane_count):,.0f} steps/s")
