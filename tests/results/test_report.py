@@ -365,3 +365,19 @@ def test_no_table_needs_a_scroll_bar(browser: webdriver.Chrome, tmp_path: Path) 
     )
     assert len(widths) > 20
     assert [each for each in widths if each[1] > 0] == []
+
+
+def test_charts_fit_a_phone(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    page, *_ = write_report([learning_run()], tmp_path / "run", rng, level=0.95)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(page.as_uri())
+        drawn = "return document.querySelectorAll('.main-svg').length > 3"
+        WebDriverWait(browser, 30).until(lambda _: browser.execute_script(drawn))
+        root = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        wanted, given = browser.execute_script(root)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert wanted == given

@@ -56,7 +56,7 @@ def gains_panel(runs: Sequence[Run], level: float) -> Panel:
         "margin": {"l": 50, "r": 15, "t": 10, "b": 40},
         "legend": {"orientation": "h", "y": 1, "yanchor": "bottom"},
         "xaxis": {
-            "title": {"text": f"gain over alone, mean over agents, {level:.0%} t-interval"},
+            "title": {"text": f"gain over alone, {level:.0%} t-interval"},
             "zeroline": True,
             "zerolinecolor": "#1a1a1a",
             "zerolinewidth": 2,
