@@ -21,7 +21,7 @@ def sentences(text: str) -> list[list[str]]:
     found = []
     for paragraph in _paragraphs(text.splitlines()):
         plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]+`", "CODE", paragraph))
-        parts = re.split(r"(?<=[.!?])[)*\"]*\s+(?=[(*\"]*[A-ZΑ-Ωκλεα-ω0-9])", plain)
+        parts = re.split(r"(?<=[.!?])[)*\"]*\s+(?=[(*\"\[]*[A-ZΑ-Ωκλεα-ω0-9])", plain)
         words = ([word for word in part.split() if re.search(r"\w", word)] for part in parts)
         found += [each for each in words if each]
     return found
