@@ -30,7 +30,7 @@ def evaluate_best(
 ) -> None:
     """Write best_returns.json of cells, for the agents whose best state can be played.
 
-    Cells play side by side, because a step of the environments costs a GPU as much for many.
+    Cells play side by side, because a step costs a GPU hardly more for many environments.
     """
     episodes = settings.evaluation.best_episodes
     if episodes == 0:
