@@ -19,7 +19,8 @@ NEEDS_ENVPOOL = pytest.mark.skipif(
     reason="no EnvPool (pip install 'fedhql[envpool]')",
 )
 
-pytestmark = pytest.mark.slow  # programs with the twin take a minute to compile
+# Programs with the twin take a minute to compile, and more where other tests run beside.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def lander(implementation: str, server: str = "reset") -> ExperimentSettings:
