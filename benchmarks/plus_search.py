@@ -51,18 +51,18 @@ ARMS = (
 
 
 class Row(NamedTuple):
-    """One candidate on one task with one seed; means over agents."""
+    """One candidate on one task with one seed: means over agents, after self-learning."""
 
     task: str
     arm: str
     seed: int
     env_steps: int
-    max_mean: float  # after self-learning, as all but the next but one
+    max_mean: float
     second_half: float
     second_half_after_rounds: float
     second_half_consensus: float
     expected: float  # at the start of an episode, in the last tenth of the evaluations
-    discounted: float  # what it got there
+    discounted: float  # the return that it got there, discounted
 
 
 def run(out: Path) -> None:

@@ -158,7 +158,7 @@ def _task_in_words(task: Task) -> str:
 
 
 def _changing_line() -> Callable[[str], None]:
-    """Return what replaces the text below a notebook's cell; of it the file keeps the last only."""
+    """Return a function that replaces the line below a notebook's cell, so that one is kept."""
     from IPython.display import display  # whoever has a notebook has it
 
     shown = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types here

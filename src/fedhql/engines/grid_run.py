@@ -215,19 +215,14 @@ class _GridRun:
             records.federated(records.budget.after_server_steps(cost), figures)
 
     def _finish(self, lanes: Sequence[int]) -> None:
-        cells = [self._cells[lane] for lane in lanes]
-        unfinished = [
-            lane
-            for lane, cell in zip(lanes, cells, strict=True)
-            if not self._directory.result(cell).exists()
-        ]
+        cells = {lane: self._cells[lane] for lane in lanes}
         for lane in lanes:
             self._write_best(lane)
-        if not unfinished:
-            return
-        # All of them, so that a resumed run plays in batches of the same size.
-        evaluate_best(self._settings, cells, self._directory)
-        for lane in unfinished:
+        left = [lane for lane in lanes if not self._directory.result(cells[lane]).exists()]
+        if left:
+            # All cells, so that a resumed run plays in batches of the same size.
+            evaluate_best(self._settings, [*cells.values()], self._directory)
+        for lane in left:
             for n in range(len(self._settings.agents)):
                 self._export(lane, n, "last", self._grid.policy(lane, n))
             self._records[lane].finish(checkpoint_seconds=self._checkpoints.seconds_spent)
