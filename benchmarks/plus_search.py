@@ -47,6 +47,11 @@ ARMS = (
     "rule=bellman-weighted,pessimism=1,exploration=0",
     "rule=bellman-weighted,pessimism=1,exploration=3",
     "rule=bellman-weighted,pessimism=1,server_environments=reset",
+    "rule=hampel,pessimism=1,target_limit=1000",
+    "rule=median-mad,pessimism=1,target_limit=1000",
+    "rule=median-mad,pessimism=1,learning_rate=0.5",
+    "rule=median-mad,pessimism=1,exploration=0",
+    "rule=median-mad,pessimism=2",
 )
 
 
