@@ -52,7 +52,6 @@ ARM: Arm = {
     "trim": 1,
     "learning_rate": 0.5,
     "pessimism": 0.0,
-    "target_limit": np.inf,
     "horizon_steps": 12,
     "query_batch": 4,
     "rule": 0,
@@ -154,7 +153,6 @@ class Messages:
             horizon_steps=int(arm["horizon_steps"]),
             learning_rate=arm["learning_rate"],
             pessimism=arm["pessimism"],
-            target_limit=arm["target_limit"],
             discount=DISCOUNT,
             all_actions=all_actions,
         )
@@ -213,7 +211,6 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
         {"exploration": 30.0},
         {"learning_rate": 0.1},
         {"pessimism": 0.5},
-        {"target_limit": 0.01},
         {"horizon_steps": 3},
         {"query_batch": 3},
     ]

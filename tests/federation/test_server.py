@@ -89,7 +89,6 @@ def server(
     rule: Rule | None = None,
     all_actions: bool = False,
     pessimism: float = 0.0,
-    target_limit: float | None = None,
 ) -> FederationServer:
     return FederationServer(
         InProcessCohort(agents, 2),
@@ -100,7 +99,6 @@ def server(
         discount=DISCOUNT,
         all_actions=all_actions,
         pessimism=pessimism,
-        target_limit=target_limit,
     )
 
 
@@ -136,24 +134,6 @@ def test_a_pessimistic_server_takes_the_next_values_less_their_spread() -> None:
     # With more, the other action has the larger bound: 5.5 - 3.5 · 5.5, not 22 - 3.5 · 11.
     server(agents, Counting({}), horizon=1, pessimism=3.5).federate(PLENTY, [10])
     assert agents[0].improvements[-1][2] == pytest.approx([20 + 0.5 * (0.9 * -13.75 - 20)])
-
-
-@pytest.mark.parametrize(
-    ("slopes", "all_actions", "expected"),
-    [  # Without a limit the first target is 19.9 or -19.9.
-        ([2, 1.5], False, [18, 8.5]),
-        ([-2, -3], False, [-18, -8.5]),
-        ([2, 1.9], True, [18, 18, 8.5, 7.6]),
-    ],
-)
-def test_no_target_is_farther_from_0_than_the_limit(
-    slopes: list[float], all_actions: bool, expected: list[float]
-) -> None:
-    agents = [Linear(slopes)]
-    limited = server(agents, Counting({}), horizon=1, all_actions=all_actions, target_limit=18.0)
-    limited.federate(PLENTY, [10, 4])
-    ((_, _, targets),) = agents[0].improvements
-    assert targets == pytest.approx(expected)
 
 
 def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> None:

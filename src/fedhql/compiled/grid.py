@@ -80,7 +80,6 @@ class Grid:
             carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
             pessimistic=bool(arms.pessimism.any()),
-            limited=bool(jnp.isfinite(arms.target_limit).any()),
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue

@@ -36,7 +36,6 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
-    target_limit: Array  # infinite: none
     horizon_steps: Array
     query_batch: Array
     rule: Array  # index into the server's rules
@@ -81,7 +80,6 @@ class Server:
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
     pessimistic: bool = False  # whether some lane is
-    limited: bool = False  # whether some lane limits its targets
     attacked: bool = False  # whether some lane has attackers
 
     def federate(
@@ -272,7 +270,6 @@ class Server:
             learning_rate=arm.learning_rate,
             discount=self.discount,
             all_actions=self.all_actions,
-            limit=arm.target_limit if self.limited else None,
         )
 
     def _answers(

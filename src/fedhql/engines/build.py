@@ -98,7 +98,6 @@ def build_server(
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
-        target_limit=federation.target_limit,
         public=federation.public,
         cell=cell,
     )

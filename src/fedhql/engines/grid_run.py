@@ -276,7 +276,6 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         rule_numbers={key: numbers(key) for key in keys},
         learning_rate=numbers("learning_rate"),
         pessimism=numbers("pessimism"),
-        target_limit=jnp.array([each.target_limit or jnp.inf for each in federations], dtype="f"),
         horizon_steps=numbers("horizon_steps", "i"),
         query_batch=numbers("query_batch", "i"),
         rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),

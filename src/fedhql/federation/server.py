@@ -77,7 +77,6 @@ class FederationServer:
         carry_over: bool = False,
         all_actions: bool = False,
         pessimism: float = 0.0,
-        target_limit: float | None = None,
         public: bool = False,
         cell: str = "",
     ) -> None:
@@ -95,7 +94,6 @@ class FederationServer:
         self._carry_over = carry_over
         self._all_actions = all_actions
         self._pessimism = pessimism
-        self._target_limit = target_limit
         self._public = public
         self._cell = cell
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
@@ -172,7 +170,6 @@ class FederationServer:
             learning_rate=self._learning_rate,
             discount=self._discount,
             all_actions=self._all_actions,
-            limit=self._target_limit,
         )
         if self._all_actions:
             self._cohort.improve(*broadcast_rows(states, step.targets))

@@ -42,12 +42,11 @@ def step_targets(
     learning_rate: Any,
     discount: float,
     all_actions: bool,
-    limit: Any = None,
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
     `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
-    rows that terminated may hold anything. No target is farther from 0 than `limit`.
+    rows that terminated may hold anything.
     """
     q_selected_B, spread_B = now.chosen(actions)
     transitions = q_selected_B, rewards, next_values_BA, terminated
@@ -57,8 +56,6 @@ def step_targets(
     targets = exact_B.astype(xp.float32)
     if all_actions:
         targets = all_action_targets(now.centre(), actions, targets).astype(xp.float32)
-    if limit is not None:
-        targets = xp.clip(targets, -limit, limit)
     loss_B = now.loss(targets) if all_actions else now.loss(targets, actions)
     return StepTargets(targets, spread_B, error_B, loss_B)
 

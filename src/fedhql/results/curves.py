@@ -19,7 +19,6 @@ PAPERS: dict[str, Any] = {
     "broadcast": "chosen",
     "server_environments": "reset",
     "pessimism": 0.0,
-    "target_limit": None,
 }
 RECENT = 0.1  # the last tenth of the evaluations
 

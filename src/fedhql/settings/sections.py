@@ -100,8 +100,6 @@ class FederationSettings(_Section):
     """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
-    target_limit: float | None = Field(None, gt=0)
-    """No target is farther from 0. A natural limit is the largest reward divided by 1 - γ."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
