@@ -5,6 +5,8 @@ with seeds that no report uses, and continues where it was stopped.
 `python benchmarks/plus_search.py record runs/plus-search --out docs/plus/search.csv` keeps a small
 table of it, one row for each task, candidate and seed.
 `python benchmarks/plus_search.py rank docs/plus/search.csv` prints the candidates, best first.
+`python benchmarks/plus_search.py compare docs/plus/search.csv` prints their returns, and how far
+they are above today's server and agents alone.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
 (after self-learning; over agents, then seeds), less the task's worst return and divided by its
@@ -24,6 +26,7 @@ import numpy as np
 
 from fedhql.results.curves import Arms
 from fedhql.results.load import load_run
+from fedhql.results.objectives import Estimate
 from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5
 from fedhql.storage.arm_names import INDEPENDENT, label
 from fedhql.storage.run_directory import Cell
@@ -36,17 +39,18 @@ TASKS = {
     "cartpole-n10": (CARTPOLE_10, 0.0),
     "lunarlander-n5": (LUNARLANDER_5, -100.0),
 }
+INTERVAL_ENV_STEPS = {"lunarlander-n5": 20_000}  # its evaluations take long
 RULES = ("bellman-weighted", "mean-std", "median-mad", "hampel")
+TODAY = "rule=bellman-weighted,pessimism=0"  # the server of the presets
 ARMS = (
     INDEPENDENT,
-    *(f"rule={rule},pessimism={mu}" for rule in RULES for mu in (0, 0.5, 1, 1.5)),
-    "rule=bellman-weighted,pessimism=1,learning_rate=0.5",
-    "rule=bellman-weighted,pessimism=1,exploration=0",
-    "rule=bellman-weighted,pessimism=1,exploration=3",
-    "rule=bellman-weighted,pessimism=1,server_environments=reset",
+    *(f"rule={rule},pessimism={mu}" for rule in RULES for mu in (0, 1)),
+    "rule=median-mad,pessimism=0.5",
+    "rule=median-mad,pessimism=1.5",
+    "rule=hampel,pessimism=1.5",
+    "rule=mean-std,pessimism=1.5",
     "rule=median-mad,pessimism=1,learning_rate=0.5",
     "rule=median-mad,pessimism=1,exploration=0",
-    "rule=median-mad,pessimism=2",
 )
 
 
@@ -70,9 +74,11 @@ def run(out: Path) -> None:
     arms = [part for arm in ARMS for part in ("--arm", arm)]
     for task, (experiment, _) in TASKS.items():
         budget = round(SHARE * experiment.budget)
+        interval = INTERVAL_ENV_STEPS.get(task)
+        rarely = ["--set", f"evaluation.interval_env_steps={interval}"] if interval else []
         subprocess.run(
             [*command, "run", f"{task}-plus", *arms, "--seeds", SEEDS, "--budget", str(budget),
-             "--set", "evaluation.moments=both", "--out", str(out / task), "--resume"],
+             "--set", "evaluation.moments=both", *rarely, "--out", str(out / task), "--resume"],
             check=True,
         )  # fmt: skip
 
@@ -147,6 +153,30 @@ def rank(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def compare(rows: Sequence[Row]) -> str:
+    """Return the table of returns, with the difference of the second half seed by seed."""
+    found = {(row.task, row.arm, row.seed): row for row in rows}
+    arms = list(dict.fromkeys((row.task, row.arm) for row in rows))
+    lines = [
+        "| task | choice | best | second half | after rounds | consensus | expects / gets "
+        "| above today's server | above alone |",
+        "|---|---|" + "---:|" * 7,
+    ]
+    for task, arm in arms:
+        of_arm = [row for row in rows if (row.task, row.arm) == (task, arm)]
+        best, half, after, consensus, expected, discounted = np.mean([row[4:] for row in of_arm], 0)
+        above = []
+        for other in (TODAY, INDEPENDENT):
+            pairs = [(row.second_half, found[task, other, row.seed].second_half) for row in of_arm]
+            gains_S = np.subtract(*np.transpose(pairs))
+            above.append("-" if arm == other else str(Estimate.of(gains_S)))
+        shown = [f"{each:.0f}" for each in (best, half, after, consensus)]
+        shown += [f"{expected:.0f} / {discounted:.0f}", *above]
+        cells = " | ".join(shown).replace("nan", "-")
+        lines.append(f"| {task} | {label(arm)} | {cells} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -154,14 +184,15 @@ def main() -> None:
     recorder = commands.add_parser("record")
     recorder.add_argument("home", type=Path)
     recorder.add_argument("--out", type=Path, required=True)
-    commands.add_parser("rank").add_argument("table", type=Path)
+    for name in ("rank", "compare"):
+        commands.add_parser(name).add_argument("table", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.out)
     elif arguments.command == "record":
         record(arguments.home, arguments.out)
     else:
-        print(rank(read(arguments.table)))
+        print({"rank": rank, "compare": compare}[arguments.command](read(arguments.table)))
 
 
 if __name__ == "__main__":

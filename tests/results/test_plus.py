@@ -6,17 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from benchmarks.plus_search import Row, rank, read
+from benchmarks.plus_search import RULES, Row, compare, rank, read
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
-from fedhql.results.objectives import curves_until
+from fedhql.results.objectives import Estimate, curves_until
 from fedhql.results.statistics import t_interval
+from fedhql.storage.arm_names import INDEPENDENT, label
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
 LUNARLANDER_5 = "reproduction/earlier/lunarlander-n5"
 FIRST, SECOND = range(5), range(5, 10)
+BELLMAN = "rule=bellman-weighted,pessimism={}"
 
 
 def curves(home: str, env_steps: int, seeds: range) -> list[Curve]:
@@ -109,31 +112,66 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
-def test_the_search_is_its_table() -> None:
-    rows = read(DOCS / "plus" / "search.csv")
+def test_the_searches_are_their_tables() -> None:
+    rows, earlier = (read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first"))
+    appendix = (DOCS / "plus" / "search.md").read_text()
+    for table in (rank(rows), compare(rows), rank(earlier)):
+        assert f"\n\n{table}\n\n" in appendix
+    known = compare(rows).splitlines()
     page = (DOCS / "plus.md").read_text()
-    assert rank(rows) in page
-    by_arm = {(row.arm, row.seed): row for row in rows}
-    seeds = range(100, 105)
-
-    def gains(rule: str) -> list[float]:
-        """What μ = 1 adds to μ = 0, seed by seed."""
-        zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
-        return [by_arm[one, s].second_half - by_arm[zero, s].second_half for s in seeds]
-
-    of_rules = {
-        rule: np.array(gains(rule))
-        for rule in ("bellman-weighted", "mean-std", "median-mad", "hampel")
+    shown = re.findall(r"^\| (?:task|cartpole|lunarlander).*$", page, re.M)
+    assert len(shown) == 1 + 3 * 4
+    assert [line for line in known if line in shown] == shown
+    means = {
+        (row.task, row.arm): f"{np.mean([x.second_half for x in of_arm]):.0f}"
+        for row in rows
+        for of_arm in [[x for x in rows if (x.task, x.arm) == (row.task, row.arm)]]
     }
+    best = {"cartpole-n10": "rule=median-mad,pessimism=1.5", "cartpole-n5": BELLMAN.format(1)}
+    told = page.partition("\n| task")[0]
+    for task, arm in best.items():
+        n = task.removeprefix("cartpole-n")
+        (bullet,) = re.findall(rf"^- \*\*CartPole N={n}\*\*.*?(?=^- |\n\n)", told, re.M | re.S)
+        numbers = re.findall(r"\b\d{2,}\b(?! %)", bullet)
+        arms = (arm, BELLMAN.format(0), INDEPENDENT)
+        assert {means[task, each] for each in arms} <= {*numbers}
+        (gain,) = re.findall(r"\d+ \[\d+, \d+\]", bullet)
+        (row,) = [each for each in known if f"| {task} | {label(arm)} |" in each]
+        assert f"| {gain} |" in row
+
+
+def test_what_the_search_showed() -> None:
+    rows = read(DOCS / "plus" / "search.csv")
+    for task in ("cartpole-n5", "cartpole-n10"):
+        for rule in RULES:
+            assert pessimism_gains(rows, task, rule).mean() > 0
+    first, *others = rank(rows).splitlines()[2:]  # on LunarLander all are below alone
+    scores = [float(line.split(" | ")[3].split()[0]) for line in (first, *others)]
+    assert first.startswith("| alone |")
+    assert scores[0] > max(scores[1:])
+    limited = [row for row in rows if "target_limit" in row.arm]
+    same = {(row.task, row.arm, row.seed): row[3:] for row in rows}
+    assert len(limited) == 15
+    assert all(row[3:] == same[row.task, BELLMAN.format(1), row.seed] for row in limited)
+
+
+def test_what_the_first_stage_showed() -> None:
+    rows = read(DOCS / "plus" / "search-first.csv")
+    page = " ".join((DOCS / "plus" / "search.md").read_text().split())
+    of_rules = {rule: pessimism_gains(rows, "cartpole-n5", rule) for rule in RULES}
     means = [gains_S.mean() for gains_S in of_rules.values()]
-    assert f"by {min(means):.0f} to {max(means):.0f} in return" in " ".join(page.split())
+    assert f"by {min(means):.0f} to {max(means):.0f} in return" in page
     shown = {rule: t_interval(gains_S) for rule, gains_S in of_rules.items()}
     assert [rule for rule, (low, _) in shown.items() if low > 0] == ["median-mad"]
-    low, high = shown["median-mad"]
-    assert (
-        f"`median-mad` excludes 0: {of_rules['median-mad'].mean():.0f} [{low:.0f}, {high:.0f}]"
-        in page
-    )
+    told = Estimate.of(of_rules["median-mad"])
+    assert f"`median-mad` excludes 0: {told}" in page
+
+
+def pessimism_gains(rows: list[Row], task: str, rule: str) -> NDArray[np.float64]:
+    """What μ = 1 adds to μ = 0, seed by seed."""
+    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
+    zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
+    return np.array([found[one, seed] - found[zero, seed] for seed in range(100, 105)])
 
 
 def test_the_worst_task_decides_the_rank() -> None:
