@@ -1,16 +1,16 @@
 """Search what a server should choose past the paper, and rank it by a rule written before.
 
 `python benchmarks/plus_search.py run --out runs/plus-search` runs every candidate on three tasks
-with seeds that no report uses, and continues where it was stopped.
+with seeds apart from those of the results, and continues where it was stopped.
 `python benchmarks/plus_search.py record runs/plus-search --out docs/plus/search.csv` keeps a small
 table of it, one row for each task, candidate and seed.
 `python benchmarks/plus_search.py rank docs/plus/search.csv` prints the candidates, best first.
-`python benchmarks/plus_search.py compare docs/plus/search.csv` prints their returns, and how far
-they are above today's server and agents alone.
+`python benchmarks/plus_search.py compare docs/plus/search.csv` prints their returns, and
+their gains over the presets `-plus` and over agents alone.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
-(after self-learning; over agents, then seeds), less the task's worst return and divided by its
-scale. Its worst task counts; the mean over tasks decides ties.
+(after self-learning; over agents, then seeds), less the task's zero and divided by its scale. Its
+worst task counts; the mean over tasks decides ties.
 """
 
 import argparse
@@ -23,25 +23,34 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhql.results.curves import Arms
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate
-from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5
+from fedhql.results.paper_experiments import CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5, Experiment
 from fedhql.storage.arm_names import INDEPENDENT, label
 from fedhql.storage.run_directory import Cell
 
 SEEDS = "100,101,102,103,104"
 SHARE = 0.2  # of the budget
-# The task's experiment, and the return of an agent that has learned nothing.
+
+
+class Task(NamedTuple):
+    """A task of the search."""
+
+    experiment: Experiment
+    zero: float  # the return that scores 0
+    interval_env_steps: int  # between evaluations; those of LunarLander take long
+
+
 TASKS = {
-    "cartpole-n5": (CARTPOLE_5, 0.0),
-    "cartpole-n10": (CARTPOLE_10, 0.0),
-    "lunarlander-n5": (LUNARLANDER_5, -100.0),
+    "cartpole-n5": Task(CARTPOLE_5, 0.0, 5_000),
+    "cartpole-n10": Task(CARTPOLE_10, 0.0, 5_000),
+    "lunarlander-n5": Task(LUNARLANDER_5, -100.0, 20_000),
 }
-INTERVAL_ENV_STEPS = {"lunarlander-n5": 20_000}  # its evaluations take long
 RULES = ("bellman-weighted", "mean-std", "median-mad", "hampel")
-TODAY = "rule=bellman-weighted,pessimism=0"  # the server of the presets
+PLUS = "rule=bellman-weighted,pessimism=0"  # the server of the presets `-plus`
 ARMS = (
     INDEPENDENT,
     *(f"rule={rule},pessimism={mu}" for rule in RULES for mu in (0, 1)),
@@ -72,13 +81,12 @@ class Row(NamedTuple):
 def run(out: Path) -> None:
     command = [sys.executable, "-m", "fedhql"]
     arms = [part for arm in ARMS for part in ("--arm", arm)]
-    for task, (experiment, _) in TASKS.items():
-        budget = round(SHARE * experiment.budget)
-        interval = INTERVAL_ENV_STEPS.get(task)
-        rarely = ["--set", f"evaluation.interval_env_steps={interval}"] if interval else []
+    for name, task in TASKS.items():
+        budget = round(SHARE * task.experiment.budget)
         subprocess.run(
-            [*command, "run", f"{task}-plus", *arms, "--seeds", SEEDS, "--budget", str(budget),
-             "--set", "evaluation.moments=both", *rarely, "--out", str(out / task), "--resume"],
+            [*command, "run", f"{name}-plus", *arms, "--seeds", SEEDS, "--budget", str(budget),
+             "--set", f"evaluation.interval_env_steps={task.interval_env_steps}",
+             "--set", "evaluation.moments=both", "--out", str(out / name), "--resume"],
             check=True,
         )  # fmt: skip
 
@@ -129,8 +137,8 @@ def read(path: Path) -> list[Row]:
 
 def score(rows: Sequence[Row]) -> float:
     """Return the score of one candidate on one task, from its seeds."""
-    experiment, worst = TASKS[rows[0].task]
-    return float((np.mean([row.second_half for row in rows]) - worst) / experiment.scale)
+    task = TASKS[rows[0].task]
+    return float((np.mean([row.second_half for row in rows]) - task.zero) / task.experiment.scale)
 
 
 def rank(rows: Sequence[Row]) -> str:
@@ -154,27 +162,32 @@ def rank(rows: Sequence[Row]) -> str:
 
 
 def compare(rows: Sequence[Row]) -> str:
-    """Return the table of returns, with the difference of the second half seed by seed."""
-    found = {(row.task, row.arm, row.seed): row for row in rows}
-    arms = list(dict.fromkeys((row.task, row.arm) for row in rows))
+    """Return the table of returns, with gains of the second half seed by seed."""
     lines = [
         "| task | choice | best | second half | after rounds | consensus | expects / gets "
-        "| above today's server | above alone |",
+        "| gain over `-plus` | gain over alone |",
         "|---|---|" + "---:|" * 7,
     ]
-    for task, arm in arms:
+    for task, arm in dict.fromkeys((row.task, row.arm) for row in rows):
         of_arm = [row for row in rows if (row.task, row.arm) == (task, arm)]
-        best, half, after, consensus, expected, discounted = np.mean([row[4:] for row in of_arm], 0)
-        above = []
-        for other in (TODAY, INDEPENDENT):
-            pairs = [(row.second_half, found[task, other, row.seed].second_half) for row in of_arm]
-            gains_S = np.subtract(*np.transpose(pairs))
-            above.append("-" if arm == other else str(Estimate.of(gains_S)))
-        shown = [f"{each:.0f}" for each in (best, half, after, consensus)]
-        shown += [f"{expected:.0f} / {discounted:.0f}", *above]
-        cells = " | ".join(shown).replace("nan", "-")
-        lines.append(f"| {task} | {label(arm)} | {cells} |")
+        names = ("max_mean", "second_half", "second_half_after_rounds", "second_half_consensus")
+        means = [float(np.mean([getattr(row, name) for row in of_arm])) for name in names]
+        expected, discounted = (
+            np.mean([getattr(row, name) for row in of_arm]) for name in ("expected", "discounted")
+        )
+        cells = ["-" if np.isnan(mean) else f"{mean:.0f}" for mean in means]
+        cells.append(f"{expected:.0f} / {discounted:.0f}")
+        for other in (PLUS, INDEPENDENT):
+            cells.append("-" if arm == other else str(Estimate.of(gains(rows, task, arm, other))))
+        lines.append(f"| {task} | {label(arm)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def gains(rows: Sequence[Row], task: str, arm: str, other: str) -> NDArray[np.float64]:
+    """Return how far `arm` is above `other` in the second half, seed by seed."""
+    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
+    seeds = sorted({row.seed for row in rows if (row.task, row.arm) == (task, arm)})
+    return np.array([found[arm, seed] - found[other, seed] for seed in seeds])
 
 
 def main() -> None:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from benchmarks.plus_search import RULES, Row, compare, rank, read
+from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank, read
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
-from fedhql.results.statistics import t_interval
-from fedhql.storage.arm_names import INDEPENDENT, label
+from fedhql.storage.arm_names import INDEPENDENT
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
@@ -112,66 +110,101 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
+SEARCH, FIRST_STAGE = (read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first"))
+LIMIT = "target_limit=1000"  # a setting that was removed
+
+
+def told_of_gain(task: str, arm: str, other: str, rows: list[Row] = SEARCH) -> str:
+    return str(Estimate.of(gains(rows, task, arm, other)))
+
+
+def second_half(task: str, arm: str) -> str:
+    found = [row.second_half for row in SEARCH if (row.task, row.arm) == (task, arm)]
+    return f"{np.mean(found):.0f}"
+
+
+def words(page: str) -> str:
+    return " ".join((DOCS / page).read_text().split())
+
+
 def test_the_searches_are_their_tables() -> None:
-    rows, earlier = (read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first"))
     appendix = (DOCS / "plus" / "search.md").read_text()
-    for table in (rank(rows), compare(rows), rank(earlier)):
+    for table in (rank(SEARCH), compare(SEARCH), rank(FIRST_STAGE)):
         assert f"\n\n{table}\n\n" in appendix
-    known = compare(rows).splitlines()
-    page = (DOCS / "plus.md").read_text()
-    shown = re.findall(r"^\| (?:task|cartpole|lunarlander).*$", page, re.M)
+    shown = re.findall(
+        r"^\| (?:task|cartpole|lunarlander).*$", (DOCS / "plus.md").read_text(), re.M
+    )
     assert len(shown) == 1 + 3 * 4
-    assert [line for line in known if line in shown] == shown
-    means = {
-        (row.task, row.arm): f"{np.mean([x.second_half for x in of_arm]):.0f}"
-        for row in rows
-        for of_arm in [[x for x in rows if (x.task, x.arm) == (row.task, row.arm)]]
-    }
-    best = {"cartpole-n10": "rule=median-mad,pessimism=1.5", "cartpole-n5": BELLMAN.format(1)}
-    told = page.partition("\n| task")[0]
-    for task, arm in best.items():
-        n = task.removeprefix("cartpole-n")
-        (bullet,) = re.findall(rf"^- \*\*CartPole N={n}\*\*.*?(?=^- |\n\n)", told, re.M | re.S)
-        numbers = re.findall(r"\b\d{2,}\b(?! %)", bullet)
-        arms = (arm, BELLMAN.format(0), INDEPENDENT)
-        assert {means[task, each] for each in arms} <= {*numbers}
-        (gain,) = re.findall(r"\d+ \[\d+, \d+\]", bullet)
-        (row,) = [each for each in known if f"| {task} | {label(arm)} |" in each]
-        assert f"| {gain} |" in row
+    assert [line for line in compare(SEARCH).splitlines() if line in shown] == shown
 
 
-def test_what_the_search_showed() -> None:
-    rows = read(DOCS / "plus" / "search.csv")
-    for task in ("cartpole-n5", "cartpole-n10"):
-        for rule in RULES:
-            assert pessimism_gains(rows, task, rule).mean() > 0
-    first, *others = rank(rows).splitlines()[2:]  # on LunarLander all are below alone
-    scores = [float(line.split(" | ")[3].split()[0]) for line in (first, *others)]
-    assert first.startswith("| alone |")
-    assert scores[0] > max(scores[1:])
-    limited = [row for row in rows if "target_limit" in row.arm]
-    same = {(row.task, row.arm, row.seed): row[3:] for row in rows}
+def test_what_is_told_of_pessimism() -> None:
+    page, appendix = words("plus.md"), words("plus/search.md")
+    for task, rule, mu in (("N=10", "median-mad", 1.5), ("N=5", "bellman-weighted", 1)):
+        name, best = f"cartpole-{task.lower().replace('=', '')}", f"rule={rule},pessimism={mu}"
+        assert (
+            f"**CartPole {task}**: {second_half(name, best)} with `{rule}` and μ = {mu}. It is "
+            f"{second_half(name, PLUS)} for `-plus` and {second_half(name, INDEPENDENT)} for "
+            f"agents alone. The gain over `-plus` is {told_of_gain(name, best, PLUS)}." in page
+        )
+    for rule in RULES:
+        zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
+        added = " | ".join(told_of_gain(task, one, zero) for task in TASKS)
+        assert f"| {rule} | {added} |" in appendix
+    ratios = [expected_of_got(n, mu) for n in ("cartpole-n5", "cartpole-n10") for mu in (0, 1.5)]
+    five, ten = "{:.1f} times what they get with μ = 0, and {:.1f} times with", "{:.1f} and {:.1f}"
+    assert five.format(*ratios[:2]) in page
+    assert f"With N=10 it is {ten.format(*ratios[2:])} times." in page
+
+
+def expected_of_got(task: str, mu: float) -> float:
+    arm = f"rule=median-mad,pessimism={mu}"
+    found = [row for row in SEARCH if (row.task, row.arm) == (task, arm)]
+    return sum(row.expected for row in found) / sum(row.discounted for row in found)
+
+
+def test_what_is_told_of_lunarlander() -> None:
+    page, task = words("plus.md"), "lunarlander-n5"
+    arms = {row.arm for row in SEARCH} - {INDEPENDENT}
+    assert max(gains(SEARCH, task, arm, INDEPENDENT).max() for arm in arms) < 0
+    of_plus, alone = (
+        [row for row in SEARCH if (row.task, row.arm) == (task, arm)] for arm in (PLUS, INDEPENDENT)
+    )
+    rounds = [row.second_half_after_rounds - row.second_half for row in of_plus]
+    best, best_alone = (np.mean([row.max_mean for row in rows]) for rows in (of_plus, alone))
+    assert (
+        f"**LunarLander N=5**: {second_half(task, PLUS)} for `-plus` and "
+        f"{second_half(task, INDEPENDENT)} for agents alone." in page
+    )
+    assert f"is higher, {best:.0f} against {best_alone:.0f}. " in page
+    assert f"of its agents by {Estimate.of(np.array(rounds))}." in page
+
+
+def test_what_is_told_of_the_papers_server() -> None:
+    page = words("plus.md")
+    for task, env_steps in (("N=5", 400_000), ("N=10", 400_000), ("LunarLander N=5", 800_000)):
+        experiment = "lunarlander" if "Lunar" in task else "cartpole"
+        home = f"reproduction/h200/{experiment}-n{task.rpartition('=')[2]}"
+        there = curves_until(load_run(DOCS / home), "fedhql", env_steps).values()
+        assert (
+            f"{task} {Estimate.of(np.array([c.second_half_mean().mean() for c in there]))}" in page
+        )
+        assert len(there) == (5 if "Lunar" in task else 15)
+
+
+def test_what_is_told_of_a_limit_on_targets() -> None:
+    page, one = words("plus/search.md"), BELLMAN.format(1)
+    limited = {(row.task, row.seed): row[3:] for row in SEARCH if row.arm == f"{one},{LIMIT}"}
     assert len(limited) == 15
-    assert all(row[3:] == same[row.task, BELLMAN.format(1), row.seed] for row in limited)
-
-
-def test_what_the_first_stage_showed() -> None:
-    rows = read(DOCS / "plus" / "search-first.csv")
-    page = " ".join((DOCS / "plus" / "search.md").read_text().split())
-    of_rules = {rule: pessimism_gains(rows, "cartpole-n5", rule) for rule in RULES}
-    means = [gains_S.mean() for gains_S in of_rules.values()]
-    assert f"by {min(means):.0f} to {max(means):.0f} in return" in page
-    shown = {rule: t_interval(gains_S) for rule, gains_S in of_rules.items()}
-    assert [rule for rule, (low, _) in shown.items() if low > 0] == ["median-mad"]
-    told = Estimate.of(of_rules["median-mad"])
-    assert f"`median-mad` excludes 0: {told}" in page
-
-
-def pessimism_gains(rows: list[Row], task: str, rule: str) -> NDArray[np.float64]:
-    """What μ = 1 adds to μ = 0, seed by seed."""
-    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
-    zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
-    return np.array([found[one, seed] - found[zero, seed] for seed in range(100, 105)])
+    assert limited == {(row.task, row.seed): row[3:] for row in SEARCH if row.arm == one}
+    added = [
+        told_of_gain("cartpole-n5", f"{arm},{LIMIT}", arm, FIRST_STAGE)
+        for arm in (one, BELLMAN.format(0), "rule=mean-std,pessimism=0")
+    ]
+    assert (
+        f"it added {added[0]} with μ = 1. With μ = 0 it added {added[1]} (`bellman-weighted`) and "
+        f"{added[2]} (`mean-std`)." in page
+    )
 
 
 def test_the_worst_task_decides_the_rank() -> None:

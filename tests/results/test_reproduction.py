@@ -63,6 +63,9 @@ def test_the_backbones_are_compared_from_the_curves() -> None:
     tables = compare_tables(runs, LEVEL, margin=50)
     rebuilt = "\n".join(table.markdown() for table in tables)
     assert rebuilt == (HOME / "backbone.md").read_text()
+    best = [curve.max_mean().mean() for curve in runs[1].arms["fedhql"].values()]
+    told = f"vary from {min(best):.0f} to {max(best):.0f} between seeds"
+    assert told in " ".join((DOCS / "reproduction.md").read_text().split())
 
 
 def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
