@@ -44,8 +44,16 @@ SEEDS_LN = np.arange(9, dtype=np.uint32).reshape(3, 3)
 SEEDS_LNE = np.arange(18, dtype=np.uint32).reshape(3, 3, 2)
 # The third lane is independent.
 ARMS = ArmNumbers(
-    {"exploration": jnp.array([1.0, 1.0])},
-    *(jnp.array([x, x]) for x in (0.5, 0.0, np.inf, 4, 3, 0, False, False, 0, 0)),
+    rule_numbers={"exploration": jnp.array([1.0, 1.0])},
+    learning_rate=jnp.array([0.5, 0.5]),
+    pessimism=jnp.zeros(2),
+    horizon_steps=jnp.array([4, 4]),
+    query_batch=jnp.array([3, 3]),
+    rule=jnp.zeros(2, dtype=int),
+    carry_over=jnp.zeros(2, dtype=bool),
+    public=jnp.zeros(2, dtype=bool),
+    attack=jnp.zeros(2, dtype=int),
+    attackers=jnp.zeros(2, dtype=int),
 )
 PLENTY = np.array([1_000, 1_000])
 
