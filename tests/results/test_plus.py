@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
 LUNARLANDER_5 = "reproduction/earlier/lunarlander-n5"
 FIRST, SECOND = range(5), range(5, 10)
-BELLMAN = "rule=bellman-weighted,pessimism={}"
+PESSIMISTIC = "rule=bellman-weighted,pessimism=1"
 
 
 def curves(home: str, env_steps: int, seeds: range) -> list[Curve]:
@@ -193,13 +193,13 @@ def test_what_is_told_of_the_papers_server() -> None:
 
 
 def test_what_is_told_of_a_limit_on_targets() -> None:
-    page, one = words("plus/search.md"), BELLMAN.format(1)
+    page, one = words("plus/search.md"), PESSIMISTIC
     limited = {(row.task, row.seed): row[3:] for row in SEARCH if row.arm == f"{one},{LIMIT}"}
     assert len(limited) == 15
     assert limited == {(row.task, row.seed): row[3:] for row in SEARCH if row.arm == one}
     added = [
         told_of_gain("cartpole-n5", f"{arm},{LIMIT}", arm, FIRST_STAGE)
-        for arm in (one, BELLMAN.format(0), "rule=mean-std,pessimism=0")
+        for arm in (one, PLUS, "rule=mean-std,pessimism=0")
     ]
     assert (
         f"it added {added[0]} with μ = 1. With μ = 0 it added {added[1]} (`bellman-weighted`) and "
