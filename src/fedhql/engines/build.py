@@ -97,6 +97,7 @@ def build_server(
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
+        once_a_round=federation.once_a_round,
         pessimism=federation.pessimism,
         public=federation.public,
         cell=cell,
