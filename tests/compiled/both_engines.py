@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import Broadcast, Server
+from fedhql.compiled.server import Server
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.build import build_batch, build_cohort, build_server
 from fedhql.engines.build_agent import build_agents
@@ -118,24 +118,18 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     running = np.ones(seeds_FB.shape, dtype=bool)
     weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
-    held: list[Broadcast] = []
     for number in range(server.horizon_steps):
         step = _server_step(
             server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights, number
         )
-        held.append(step.broadcast)
-        if not server.once_a_round or number == server.horizon_steps - 1:
-            rows = Broadcast(*(jnp.concatenate(parts, axis=1) for parts in zip(*held, strict=True)))
-            held.clear()
-            learners = _improved(server, learners, numbers, rows)
-            for lane, record in enumerate(records):
-                exist = np.asarray(rows.running)[lane]
-                if exist.any():
-                    record.actions.append(np.asarray(rows.actions)[lane, exist])
-                    record.targets.append(np.asarray(rows.targets)[lane, exist])
+        broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
+        for lane, record in enumerate(records):
+            if running[lane].any():
+                record.actions.append(np.asarray(step.actions)[lane, broadcast[lane]])
+                record.targets.append(np.asarray(step.targets)[lane, broadcast[lane]])
         sums, spent = sums + np.asarray(step.sums), spent + running.sum(axis=1)
         running &= ~np.asarray(step.ended)
-        episodes, weights = step.episodes, step.weights
+        learners, episodes, weights = step.learners, step.episodes, step.weights
     put = lambda all_, new: all_.at[: len(new)].set(new)  # noqa: E731
     grid.learners = jax.tree.map(put, grid.learners, learners)
     for lane, record in enumerate(records):
@@ -143,4 +137,3 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
 
 
 _server_step = jax.jit(Server.step, static_argnums=0)
-_improved = jax.jit(Server.improved, static_argnums=0)

@@ -86,7 +86,6 @@ class Compiled:
         rule: str = "mean-std",
         rules: tuple[str, ...] = (),
         all_actions: bool = False,
-        once_a_round: bool = False,
         configs: Sequence[DqnConfig] = CONFIGS,
     ) -> None:
         seeds_LN = AGENT_SEEDS_LN[[*order, 3]]
@@ -104,7 +103,6 @@ class Compiled:
             budget_env_steps=10,
             pad=False,
             all_actions=all_actions,
-            once_a_round=once_a_round,
         )
         for lane, agent in silent:  # without padding each agent is its own population
             learner = self._grid.learners[agent]
@@ -136,7 +134,6 @@ class Messages:
         silent: Sequence[int] = (),
         rule: str = "mean-std",
         all_actions: bool = False,
-        once_a_round: bool = False,
         configs: Sequence[DqnConfig] = CONFIGS,
     ) -> None:
         self._agents = [
@@ -158,7 +155,6 @@ class Messages:
             pessimism=arm["pessimism"],
             discount=DISCOUNT,
             all_actions=all_actions,
-            once_a_round=once_a_round,
         )
         # Spend so much of the budget that `affordable` remains.
         budget = Budget(PLENTY, 3, server_env_steps=3 * PLENTY - affordable)
@@ -295,30 +291,6 @@ def test_every_rule_and_broadcast_equals_the_message_engines(rule: str, all_acti
         messages.assert_same(compiled, lane)
         assert (compiled.parameters(lane) != compiled.before[lane]).any()
     assert np.isfinite(np.asarray(compiled.outcome.sums)).all()
-
-
-@pytest.mark.parametrize("all_actions", [False, True], ids=["chosen", "all actions"])
-def test_targets_of_a_whole_round_equal_the_message_engines(
-    all_actions: bool, plain: Compiled
-) -> None:
-    """One lane can pay for two steps only, and one has an agent that answers NaN."""
-    affordable = (PLENTY, 9, PLENTY)
-    once = Compiled(
-        all_actions=all_actions, once_a_round=True, affordable=affordable, silent=[(2, 0)]
-    )
-    for lane, arm in enumerate(ARMS):
-        messages = Messages(
-            lane,
-            arm,
-            all_actions=all_actions,
-            once_a_round=True,
-            affordable=affordable[lane],
-            silent=[0] if lane == 2 else [],
-        )
-        messages.assert_same(once, lane)
-        assert (once.parameters(lane)[1:] != once.before[lane][1:]).any()
-    assert once.outcome.server_env_steps.tolist()[1] == 8
-    assert (once.parameters(0) != plain.parameters(0)).any()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ def server(
     horizon: int = 16,
     rule: Rule | None = None,
     all_actions: bool = False,
-    once_a_round: bool = False,
     pessimism: float = 0.0,
 ) -> FederationServer:
     return FederationServer(
@@ -99,7 +98,6 @@ def server(
         learning_rate=LEARNING_RATE,
         discount=DISCOUNT,
         all_actions=all_actions,
-        once_a_round=once_a_round,
         pessimism=pessimism,
     )
 
@@ -176,46 +174,6 @@ def test_all_actions_broadcasts_the_centre_and_fed_td_at_the_chosen_action() -> 
     assert budget.server_env_steps == figures.server_env_steps == 2  # extra rows cost no env steps
     own = np.array([[10.0, 0, 20, 0], [30, 10, 60, 20]])
     assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
-
-
-@pytest.mark.parametrize("all_actions", [False, True], ids=["chosen", "all actions"])
-def test_targets_of_a_whole_round_are_broadcast_once_at_its_end(all_actions: bool) -> None:
-    """These agents do not change, so all rows are those of a server that sends every step."""
-
-    def improvements(once_a_round: bool) -> tuple[list[Any], list[int]]:
-        agent, called = Linear([1, 0]), []
-        federation = server(
-            [agent, Linear([3, 1])],
-            Counting({1: 2}),
-            horizon=3,
-            all_actions=all_actions,
-            once_a_round=once_a_round,
-        )
-        federation.federate(
-            PLENTY, [10, 20], after_step=lambda progress: called.append(progress.steps)
-        )
-        return agent.improvements, called
-
-    by_step, called_by_step = improvements(False)
-    by_round, called_by_round = improvements(True)
-    assert (len(by_step), called_by_step) == (3, [1, 2, 3])
-    assert (len(by_round), called_by_round) == (1, [3])
-    for column in range(3):
-        assert by_round[0][column] == [row for step in by_step for row in step[column]]
-
-
-def test_a_round_that_breaks_off_has_broadcast_nothing() -> None:
-    """So it can be repeated as a whole."""
-
-    class Silent(Linear):
-        def q_values(self, states: Any) -> Any:
-            return super().q_values(states) * (np.nan if len(self.queries) > 2 else 1)
-
-    agent = Silent([1, 0])
-    federation = server([agent], Counting({}), horizon=3, once_a_round=True)
-    with pytest.raises(NoUsableAnswers):
-        federation.federate(PLENTY, [10, 20], after_step=lambda progress: pytest.fail("called"))
-    assert agent.improvements == []
 
 
 class AtParity(Linear):

@@ -69,12 +69,8 @@ async def run_until_crash(home: Path, text: str, port: int, journal: CrashingJou
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        "",
-        'rule = "bellman-weighted"\nbroadcast = "all-actions"\n',
-        'broadcast_every = "round"\nserver_environments = "carry-over"\n',
-    ],
-    ids=["paper", "weighted", "once a round"],
+    ["", 'rule = "bellman-weighted"\nbroadcast = "all-actions"\n'],
+    ids=["paper", "weighted"],
 )
 def test_a_server_that_crashes_at_any_write_gives_the_same_result(
     tmp_path: Path, rule: str

@@ -51,7 +51,6 @@ class Grid:
         budget_env_steps: int,
         pad: bool | None = None,
         all_actions: bool = False,
-        once_a_round: bool = False,
         backwards: bool = False,
         on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
     ) -> None:
@@ -80,7 +79,6 @@ class Grid:
             discount=discount,
             carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
-            once_a_round=once_a_round,
             pessimistic=bool(arms.pessimism.any()),
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )

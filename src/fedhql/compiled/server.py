@@ -54,20 +54,13 @@ class Outcome(NamedTuple):
     unanswered: Array  # (F,) whether some exchange had no usable answer
 
 
-class Broadcast(NamedTuple):
-    """What the server sends to agents: R rows in each lane."""
+class ServerStep(NamedTuple):
+    """The result of lines 7 to 13. R rows are broadcast: B, or B · A for all actions."""
 
-    states: Array  # (F, R, D)
+    learners: Learners
+    episodes: Episodes
     actions: Array  # (F, R)
     targets: Array  # (F, R)
-    running: Array  # (F, R) whether a row exists
-
-
-class ServerStep(NamedTuple):
-    """The result of lines 7 to 12. R is B, or B · A for all actions."""
-
-    broadcast: Broadcast
-    episodes: Episodes
     ended: Array  # (F, B)
     weights: Array | None  # (F, N) for a weighted rule
     sums: Array  # (F, 3)
@@ -86,7 +79,6 @@ class Server:
     discount: float
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
-    once_a_round: bool = False  # whether all targets of a round are broadcast at its end
     pessimistic: bool = False  # whether some lane is
     attacked: bool = False  # whether some lane has attackers
 
@@ -109,11 +101,11 @@ class Server:
         running = jnp.arange(B) < arms.query_batch[:, None]
 
         def going_on(carry: Any) -> Array:
-            number, _, _, _, running, *_ = carry
+            number, _, _, running, *_ = carry
             return (number < self.horizon_steps) & running.any()
 
         def step(carry: Any) -> Any:
-            number, learners, held, episodes, running, open_FB, weights_FN, outcome = carry
+            number, learners, episodes, running, open_FB, weights_FN, outcome = carry
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
@@ -129,11 +121,7 @@ class Server:
                 after = chosen(running.ravel(), after, episodes)
             open_FB = open_FB & ~(running & taken.ended)
             running = running & ~taken.ended
-            if held is None:
-                learners = self.improved(learners, numbers, taken.broadcast)
-            else:
-                held = Broadcast(*map(partial(_written, number), held, taken.broadcast))
-            return number + 1, learners, held, after, running, open_FB, taken.weights, outcome
+            return number + 1, taken.learners, after, running, open_FB, taken.weights, outcome
 
         nothing = Outcome(
             jnp.zeros(F, dtype=jnp.int32),
@@ -143,12 +131,8 @@ class Server:
         )
         # With weights of 0, all agents count equally in the first step of a round.
         weights_FN = jnp.zeros((F, N)) if self.is_weighted else None
-        held = self._nothing_held(learners, numbers, arms, episodes, running, weights_FN)
-        start = (jnp.int32(0), learners, held, episodes, running, running, weights_FN, nothing)
-        end = jax.lax.while_loop(going_on, step, start)
-        _, learners, held, episodes, _, open_FB, _, outcome = end
-        if held is not None:
-            learners = self.improved(learners, numbers, held)
+        start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
+        _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
         return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel()
 
     @property
@@ -166,7 +150,7 @@ class Server:
         weights_FN: Array | None,
         number: Array,
     ) -> ServerStep:
-        """Query, act, query again and form the targets, in all running rows.
+        """Query, act, query again, form the targets and improve, in all running rows.
 
         `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
         steps of a round.
@@ -194,39 +178,26 @@ class Server:
         if weights_FN is not None:
             weights_FN = jax.vmap(self._weights)(now, then, *step, running_FB)
         formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
-        broadcast = Broadcast(states_FBD, actions_FB, formed.targets, running_FB)
+        rows = states_FBD, actions_FB, formed.targets, running_FB
         if self.all_actions:
             A = q_FNBA.shape[3]
             every = jax.vmap(broadcast_rows)(states_FBD, formed.targets)
-            broadcast = Broadcast(*every, jnp.repeat(running_FB, A, axis=1))
+            rows = *every, jnp.repeat(running_FB, A, axis=1)
         # At public states the action taken is not the one whose target is sent.
         error_FB = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
         figures = (formed.spread, error_FB, formed.loss)
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FB.any(axis=1)
         return ServerStep(
-            broadcast=broadcast,
+            learners=self._improved(learners, numbers, *rows),
             episodes=taken.episodes,
+            actions=rows[1],
+            targets=rows[2],
             ended=ended_FB,
             weights=weights_FN,
             sums=jnp.stack([jnp.where(running_FB, x, 0).sum(axis=1) for x in figures], axis=1),
             refused=(~usable_FN).astype(jnp.int32) + ~next_usable_FN,
             unanswered=(asked_F & ~usable_FN.any(axis=1))
             | (asked_again_F & ~next_usable_FN.any(axis=1)),
-        )
-
-    def improved(
-        self, learners: Learners, numbers: tuple[Numbers, ...], broadcast: Broadcast
-    ) -> Learners:
-        """Let every agent of a lane improve on the rows of its broadcast that exist."""
-        states_FRD, actions_FR, targets_FR, running_FR = broadcast
-        # Weight 0 removes a row only if its numbers are finite.
-        return self.cohort.improve(
-            learners,
-            numbers,
-            jnp.where(running_FR[:, :, None], states_FRD, 0),
-            actions_FR,
-            jnp.where(running_FR, targets_FR, 0),
-            running_FR.astype(jnp.float32),
         )
 
     def centre(
@@ -301,19 +272,6 @@ class Server:
             all_actions=self.all_actions,
         )
 
-    def _nothing_held(self, *before: Any) -> Broadcast | None:
-        """Return room for the rows of a whole round; None if every step is broadcast.
-
-        `before` is what `step` takes.
-        """
-        if not self.once_a_round:
-            return None
-        of_a_step = jax.eval_shape(self.step, *before, jnp.int32(0)).broadcast
-        H = self.horizon_steps
-        return Broadcast(
-            *(jnp.zeros((x.shape[0], H * x.shape[1], *x.shape[2:]), x.dtype) for x in of_a_step)
-        )
-
     def _answers(
         self,
         learners: Learners,
@@ -333,10 +291,24 @@ class Server:
             usable_FN = _usable(q_FNBA, asked_FB)
         return q_FNBA, usable_FN
 
-
-def _written(number: Array, held: Array, rows_FR: Array) -> Array:
-    """Write the rows of a server step behind those of the steps before it."""
-    return jax.lax.dynamic_update_slice_in_dim(held, rows_FR, number * rows_FR.shape[1], axis=1)
+    def _improved(
+        self,
+        learners: Learners,
+        numbers: tuple[Numbers, ...],
+        states_FRD: Array,
+        actions_FR: Array,
+        targets_FR: Array,
+        running_FR: Array,
+    ) -> Learners:
+        # Weight 0 removes a row only if its numbers are finite.
+        return self.cohort.improve(
+            learners,
+            numbers,
+            jnp.where(running_FR[:, :, None], states_FRD, 0),
+            actions_FR,
+            jnp.where(running_FR, targets_FR, 0),
+            running_FR.astype(jnp.float32),
+        )
 
 
 def _usable(q_FNBA: Array, asked_FB: Array) -> Array:

@@ -97,7 +97,6 @@ def build_server(
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
-        once_a_round=federation.once_a_round,
         pessimism=federation.pessimism,
         public=federation.public,
         cell=cell,

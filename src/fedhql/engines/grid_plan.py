@@ -90,12 +90,11 @@ def _divided(
     """
     environment = compiled_environment(settings.environment)
     assert environment is not None  # else another engine runs the experiment
-    groups: dict[tuple[int, str, str, bool], list[Cell]] = {}
+    groups: dict[tuple[int, str, bool], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: not federates(cell.arm)):
         federation = settings_of_arm(settings, cell.arm).federation
         carries_over = environment.twin is None and federation.carry_over
-        broadcast = federation.broadcast, federation.broadcast_every
-        kind = federation.self_learning_env_steps, *broadcast, carries_over
+        kind = federation.self_learning_env_steps, federation.broadcast, carries_over
         groups.setdefault(kind, []).append(cell)
     grids = []
     for group in groups.values():

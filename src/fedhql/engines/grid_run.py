@@ -317,7 +317,6 @@ def build_grid(
         budget_env_steps=settings.budget.env_steps_per_agent,
         pad=pad,
         all_actions=of_arms[0].federation.all_actions,
-        once_a_round=of_arms[0].federation.once_a_round,
         backwards=backwards,
         on_self_learned=on_self_learned,
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import Actions, States, Values
+from fedhql.contract import States, Values
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
 from fedhql.federation.figures import RoundFigures, count_refused, no_usable_answers
@@ -22,7 +22,6 @@ from fedhql.federation.step import (
     step_weights,
 )
 
-Broadcast = tuple[States, Actions, Values]  # R rows each
 Weights = Mapping[str, float]  # by agent name; empty unless the rule is weighted
 
 
@@ -77,14 +76,12 @@ class FederationServer:
         discount: float,
         carry_over: bool = False,
         all_actions: bool = False,
-        once_a_round: bool = False,
         pessimism: float = 0.0,
         public: bool = False,
         cell: str = "",
     ) -> None:
         """Federate by `rule`; `cell` names the run in warnings and errors.
 
-        With `once_a_round`, the targets of all steps are broadcast together, at the round's end.
         With `public`, every round asks about the same states: the server acts by
         `public_actions`, and pays for the states in the first round only.
         """
@@ -96,7 +93,6 @@ class FederationServer:
         self._discount = discount
         self._carry_over = carry_over
         self._all_actions = all_actions
-        self._once_a_round = once_a_round
         self._pessimism = pessimism
         self._public = public
         self._cell = cell
@@ -114,8 +110,7 @@ class FederationServer:
 
         The round ends early when all environments have ended or the next step would exceed the
         budget. To resume a round, pass its last progress as `going_on`; the environments must be in
-        the states of that moment. `after_step` is called after every broadcast: a round that
-        broadcasts once has changed no agent before, and can only be repeated as a whole.
+        the states of that moment.
         """
         progress = going_on or RoundProgress()
         is_free = self._public and budget.server_env_steps > 0
@@ -124,15 +119,13 @@ class FederationServer:
         else:
             begin = self._environments.go_on if self._carry_over else self._environments.reset
             states = begin(seeds)
-        held: list[Broadcast] = []
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count
             if count == 0 or cost > budget.remaining_env_steps:
                 break
             budget = budget.after_server_steps(cost)
-            states, broadcast, step_sums, weights = self._step(states, progress)
-            held.append(broadcast)
+            states, step_sums, weights = self._step(states, progress)
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
@@ -140,26 +133,16 @@ class FederationServer:
                 progress.refused_answers + self.refused.total() - refused_before,
                 weights,
             )
-            if not self._once_a_round:
-                self._broadcast(held)
-                after_step(progress)
-        if held:
-            self._broadcast(held)
             after_step(progress)
         return budget, progress.figures()
 
-    def _broadcast(self, held: list[Broadcast]) -> None:
-        """Broadcast the rows of the steps that are held, and hold no more."""
-        self._cohort.improve(*map(np.concatenate, zip(*held, strict=True)))
-        held.clear()
-
     def _step(
         self, states: States, before: RoundProgress
-    ) -> tuple[States, Broadcast, NDArray[np.float64], Weights]:
-        """Run lines 7 to 12 of Algorithm 1.a for a batch of states.
+    ) -> tuple[States, NDArray[np.float64], Weights]:
+        """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        `before` is the progress so far. Return the next states of environments that still run, what
-        to broadcast, the sums of the figures, and the weights of this step.
+        `before` is the progress so far. Return the next states of environments that still run, the
+        sums of the figures, and the weights of this step.
         """
         now = self._query(states)
         reading = self._read(now, before.weights)
@@ -188,14 +171,14 @@ class FederationServer:
             discount=self._discount,
             all_actions=self._all_actions,
         )
-        broadcast = states, actions, step.targets
         if self._all_actions:
-            broadcast = broadcast_rows(states, step.targets)
+            self._cohort.improve(*broadcast_rows(states, step.targets))
+        else:
+            self._cohort.improve(states, actions, step.targets)
         # At public states the action taken is not the one whose target is sent.
         error_B = np.full_like(step.td_error, np.nan) if self._public else step.td_error
         figures_B = (step.spread, error_B, step.loss)
-        sums: NDArray[np.float64] = np.sum(figures_B, axis=1, dtype=np.float64)
-        return next_states[~ended], broadcast, sums, weights
+        return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
 
     def _read(self, answers: Answers | PooledAnswers, weights: Weights) -> Reading:
         if isinstance(answers, PooledAnswers):

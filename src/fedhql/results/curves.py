@@ -17,7 +17,6 @@ Floats = NDArray[np.float64]
 PAPERS: dict[str, Any] = {
     "rule": "mean-std",
     "broadcast": "chosen",
-    "broadcast_every": "step",
     "server_environments": "reset",
     "pessimism": 0.0,
 }

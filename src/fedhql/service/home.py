@@ -85,11 +85,7 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     # In an evaluation, a member is asked for its own episodes and those of the consensus policy.
     evaluated = 2 * settings.evaluation.episodes
     asked = max(federation.query_batch, evaluated)
-    whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     improved = federation.query_batch * (task.actions if federation.all_actions else 1)
-    if federation.once_a_round:
-        improved *= federation.horizon_steps
-        whose += f" and {federation.horizon_steps} steps a round"
     question = asked * state_bytes + ROOM_BYTES
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
     if federation.secure_aggregation:
@@ -98,6 +94,7 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     to_member = question + improved * (state_bytes + BYTES_OF_AN_ACTION + BYTES_OF_A_TARGET)
     of_a_state = task.actions * of_a_value
     from_member = max(asked * of_a_state, evaluated * (of_a_state + BYTES_OF_AN_ACTION))
+    whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
     if max(asked, improved) > service.most_states:
         raise SettingsError(
             f"service.most_states is {service.most_states}; allowed: at least "

@@ -94,10 +94,6 @@ class FederationSettings(_Section):
     """Send targets for the chosen action of each state, or for all actions.
 
     The target of an action that was not chosen is the centre of the agents' values."""
-    broadcast_every: Literal["step", "round"] = "step"
-    """Send targets after every server step, as in the paper, or those of a whole round at its end.
-
-    With "round", agents improve once a round, on all of its states."""
     learning_rate: float = Field(0.05, ge=0, le=1)
     """α_s, the learning rate of FedTD. With 0 the targets are the centre of the agents' values."""
     pessimism: float = Field(0.0, ge=0)
@@ -131,10 +127,6 @@ class FederationSettings(_Section):
     @property
     def all_actions(self) -> bool:
         return self.broadcast == "all-actions"
-
-    @property
-    def once_a_round(self) -> bool:
-        return self.broadcast_every == "round"
 
 
 class BudgetSettings(_Section):

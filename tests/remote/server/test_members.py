@@ -466,12 +466,9 @@ WRONG = {
 
 
 ALL_ACTIONS = "federation.broadcast='all-actions'"
-EVERY_ROUND = ("federation.broadcast_every='round'", "federation.horizon_steps=5")
 TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
 WRONG_TOGETHER: dict[tuple[str, ...], str] = {
     (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least 16 (",
-    (*EVERY_ROUND, "service.most_states=19"): "service.most_states is 19; allowed: at least 20 ("
-    "federation.query_batch is 4, with 4 actions and 5 steps a round; ",
     TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
 }
 
@@ -482,7 +479,6 @@ def test_service_settings_must_fit_the_federation_settings(overrides: tuple[str,
         task_of(read_served_settings(federation(), overrides))
     assert WRONG_TOGETHER[overrides] in str(caught.value)
     for good in ([ALL_ACTIONS, "service.most_states=16"],
-                 [*EVERY_ROUND, "service.most_states=20"],
                  [*TRIMMED, "service.start_with=3", "service.quorum=3"]):  # fmt: skip
         task_of(read_served_settings(federation(), good))
 

@@ -47,8 +47,7 @@ class ServiceSettings(BaseModel):
     """In mode continuous, a member checks for questions after this many env steps."""
     most_states: PositiveInt = 65_536
     """The most states in one batch, at least federation.query_batch and evaluation.episodes. With
-    broadcast = "all-actions", at least query_batch times the number of actions. With
-    broadcast_every = "round", horizon_steps times as many."""
+    broadcast = "all-actions", at least query_batch times the number of actions."""
     most_message_bytes: PositiveInt = 16 * 1024 * 1024
     """The largest message that the server accepts. A member that sends a larger one is refused."""
     most_messages_per_second: PositiveFloat = 1_000.0
