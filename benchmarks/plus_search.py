@@ -177,8 +177,10 @@ def compare(rows: Sequence[Row]) -> str:
         )
         cells = ["-" if np.isnan(mean) else f"{mean:.0f}" for mean in means]
         cells.append(f"{expected:.0f} / {discounted:.0f}")
+        others = {row.arm for row in rows if row.task == task} - {arm}
         for other in (PLUS, INDEPENDENT):
-            cells.append("-" if arm == other else str(Estimate.of(gains(rows, task, arm, other))))
+            gain = str(Estimate.of(gains(rows, task, arm, other))) if other in others else "-"
+            cells.append(gain)
         lines.append(f"| {task} | {label(arm)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -110,7 +110,10 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
-SEARCH, FIRST_STAGE = (read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first"))
+SEARCH, FIRST_STAGE, BROADCAST = (
+    read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first", "search-broadcast")
+)
+CALM = ("cartpole-n5", "rule=median-mad,pessimism=1.5")
 LIMIT = "target_limit=1000"  # a setting that was removed
 
 
@@ -129,7 +132,7 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    for table in (rank(SEARCH), compare(SEARCH), rank(FIRST_STAGE)):
+    for table in (rank(SEARCH), compare(SEARCH), compare(BROADCAST), rank(FIRST_STAGE)):
         assert f"\n\n{table}\n\n" in appendix
     shown = re.findall(
         r"^\| (?:task|cartpole|lunarlander).*$", (DOCS / "plus.md").read_text(), re.M
@@ -205,6 +208,26 @@ def test_what_is_told_of_a_limit_on_targets() -> None:
         f"it added {added[0]} with μ = 1. With μ = 0 it added {added[1]} (`bellman-weighted`) and "
         f"{added[2]} (`mean-std`)." in page
     )
+
+
+def test_what_is_told_of_broadcasts_once_a_round() -> None:
+    page, once = words("plus/search.md"), "rule=median-mad,broadcast_every=round,pessimism="
+    cartpole = told_of_gain(CALM[0], f"{once}1.5", CALM[1], BROADCAST)
+    every_step = "rule=median-mad,pessimism=1"
+    lander = told_of_gain("lunarlander-n5", f"{once}1", every_step, BROADCAST)
+    assert f"What it adds there is {cartpole} on CartPole and {lander} on LunarLander." in page
+    once_changes, every_changes = (
+        np.mean(
+            [row.second_half_after_rounds - row.second_half for row in BROADCAST if row.arm == arm]
+        )
+        for arm in (f"{once}1", every_step)  # of LunarLander alone
+    )
+    assert f"mean return by {once_changes:.0f}, and else by {every_changes:.0f}." in page
+    here, there = (
+        np.mean([row.second_half for row in rows if (row.task, row.arm) == CALM])
+        for rows in (BROADCAST, SEARCH)
+    )
+    assert f"is {here:.0f} here and {there:.0f} in the search on the GPU" in page
 
 
 def test_the_worst_task_decides_the_rank() -> None:
