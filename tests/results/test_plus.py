@@ -113,7 +113,7 @@ def cell_of(row: dict[str, str]) -> str:
 SEARCH, FIRST_STAGE, BROADCAST = (
     read(DOCS / "plus" / f"{name}.csv") for name in ("search", "search-first", "search-broadcast")
 )
-CALM = ("cartpole-n5", "rule=median-mad,pessimism=1.5")
+IN_BOTH_SEARCHES = ("cartpole-n5", "rule=median-mad,pessimism=1.5")
 LIMIT = "target_limit=1000"  # a setting that was removed
 
 
@@ -211,23 +211,28 @@ def test_what_is_told_of_a_limit_on_targets() -> None:
 
 
 def test_what_is_told_of_broadcasts_once_a_round() -> None:
-    page, once = words("plus/search.md"), "rule=median-mad,broadcast_every=round,pessimism="
-    cartpole = told_of_gain(CALM[0], f"{once}1.5", CALM[1], BROADCAST)
-    every_step = "rule=median-mad,pessimism=1"
-    lander = told_of_gain("lunarlander-n5", f"{once}1", every_step, BROADCAST)
-    assert f"What it adds there is {cartpole} on CartPole and {lander} on LunarLander." in page
-    once_changes, every_changes = (
-        np.mean(
-            [row.second_half_after_rounds - row.second_half for row in BROADCAST if row.arm == arm]
+    page = words("plus/search.md")
+    added, changed = [], []
+    for task, mu in (("cartpole-n5", 1.5), ("lunarlander-n5", 1)):
+        once, every_step = (
+            f"rule=median-mad,{every}pessimism={mu}" for every in ("broadcast_every=round,", "")
         )
-        for arm in (f"{once}1", every_step)  # of LunarLander alone
-    )
-    assert f"mean return by {once_changes:.0f}, and else by {every_changes:.0f}." in page
+        added.append(told_of_gain(task, once, every_step, BROADCAST))
+        changed.append([change_by_a_round(task, arm) for arm in (once, every_step)])
+    assert f"it adds {added[0]} on CartPole and {added[1]} on LunarLander." in page
+    cartpole, lander = ("{:.0f}, instead of {:.0f}.".format(*of_task) for of_task in changed)
+    assert f"On LunarLander a round then changes the mean return by {lander}" in page
+    assert f"On CartPole it changes it by {cartpole}" in page
     here, there = (
-        np.mean([row.second_half for row in rows if (row.task, row.arm) == CALM])
+        np.mean([row.second_half for row in rows if (row.task, row.arm) == IN_BOTH_SEARCHES])
         for rows in (BROADCAST, SEARCH)
     )
     assert f"is {here:.0f} here and {there:.0f} in the search on the GPU" in page
+
+
+def change_by_a_round(task: str, arm: str) -> float:
+    of_arm = [row for row in BROADCAST if (row.task, row.arm) == (task, arm)]
+    return float(np.mean([row.second_half_after_rounds - row.second_half for row in of_arm]))
 
 
 def test_the_worst_task_decides_the_rank() -> None:
