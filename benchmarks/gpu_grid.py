@@ -100,7 +100,7 @@ def main() -> None:
         times = [time.perf_counter()]
         grid.self_learn(np.full(L, K * (number + 1)))
         times.append(time.perf_counter())
-        returns, _ = grid.evaluate(seeds(L, N, EPISODES), 1_000)
+        (returns, *_), _ = grid.evaluate(seeds(L, N, EPISODES), 1_000, seeds(F, EPISODES))
         times.append(time.perf_counter())
         outcome = grid.federate(seeds(F, B), np.full(F, 10**9))
         grid.learners[0].parameters.block_until_ready()

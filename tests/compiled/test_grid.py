@@ -1,5 +1,6 @@
 """The grid: the order of agents, checkpoints, and lanes that end before others."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +91,8 @@ def one_round(of: Grid, number: int) -> tuple[Any, ...]:
     seeds_FB = np.arange(6, dtype=np.uint32).reshape(2, 3) + 100 * number
     outcome = of.federate(seeds_FB, PLENTY)
     vectors = [parameters(of, lane) for lane in range(3)]
-    return vectors, of.evaluate(SEEDS_LNE[:, : len(vectors[0])], 50), outcome
+    of_agents, _ = of.evaluate(SEEDS_LNE[:, : len(vectors[0])], 50)
+    return vectors, of_agents, outcome
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -221,14 +223,46 @@ def test_silent_units_of_a_lane_are_measured_when_it_ends() -> None:
     assert differ.any(axis=1).tolist() == [False, True, False]
 
 
+def test_agents_and_consensus_play_the_same_episodes_together() -> None:
+    """On a GPU they play in one loop, on a CPU one population after the other."""
+    whole = grid(THREE)
+    whole.self_learn(np.full(3, 22))
+    seeds_FE = np.arange(100, 104, dtype=np.uint32).reshape(2, 2)
+    assert not whole.plays_together
+    in_turn = whole.evaluate(SEEDS_LNE, 50, seeds_FE)
+    whole.plays_together = True
+    together = whole.evaluate(SEEDS_LNE, 50, seeds_FE)
+    for mine, other in zip(in_turn, together, strict=True):
+        for figure, expected in zip(mine, other, strict=True):
+            np.testing.assert_array_equal(figure, expected)
+    (returns_LNE, *_), (returns_FE, *_) = together
+    assert len(np.unique(returns_LNE)) > 1  # so a wrong order of agents would show
+    assert returns_FE.shape == (2, 2)
+
+
+def test_programs_compiled_ahead_are_those_of_a_round(caplog: pytest.LogCaptureFixture) -> None:
+    whole = grid(THREE)
+    whole.plays_together = True
+    whole.compile_ahead(episodes=2, query_batch=3, step_limit=51)
+    with jax.log_compiles():
+        whole.self_learn(np.full(3, 22))
+        whole.federate(np.arange(6, dtype=np.uint32).reshape(2, 3), PLENTY)
+        whole.evaluate(SEEDS_LNE, 51, np.arange(4, dtype=np.uint32).reshape(2, 2))
+        compiled_in_the_round = re.findall(r"XLA compilation of jit\((\w+)\)", caplog.text)
+        whole.evaluate(SEEDS_LNE, 52, np.arange(4, dtype=np.uint32).reshape(2, 2))
+    programs = {"_self_learn", "self_learn", "chunk_draws", "federate_first", "play_together"}
+    assert not programs & {*compiled_in_the_round}
+    assert "XLA compilation of jit(play_together)" in caplog.text  # with another limit it is new
+
+
 def test_a_diverged_agent_still_plays(undisturbed: Any) -> None:
     """It always takes the first action, away from the goal; the others are not affected."""
     whole = grid()
-    fine, *_ = whole.evaluate(SEEDS_LNE[:, :2], 50)
+    (fine, *_), _ = whole.evaluate(SEEDS_LNE[:, :2], 50)
     (population,) = whole.learners
     nan = population.parameters.at[3].set(np.nan)  # the second agent of the second lane
     whole.learners = (population._replace(parameters=nan),)
-    returns, _, lengths, start_values = whole.evaluate(SEEDS_LNE[:, :2], 50)
+    (returns, _, lengths, start_values), _ = whole.evaluate(SEEDS_LNE[:, :2], 50)
     assert np.isfinite(returns).all()
     assert (lengths[1, 1] == 9).all()
     assert np.isnan(start_values[1, 1]).all()

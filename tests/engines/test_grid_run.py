@@ -207,6 +207,22 @@ def test_every_arm_has_the_same_number_of_evaluations(compiled: Path) -> None:
         assert len(rows) == 5 * len(moments) * len(agents)
 
 
+@pytest.mark.parametrize("cells", [CELLS, [Cell("independent", 0)]])
+def test_agents_and_consensus_that_play_together_write_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: Sequence[Cell]
+) -> None:
+    in_turn = contents(finish(tmp_path / "in turn", cells))
+    build = grid_run.build_grid
+
+    def build_for_gpu(*arguments: Any, **options: Any) -> Grid:
+        grid = build(*arguments, **options)
+        grid.plays_together = True
+        return grid
+
+    monkeypatch.setattr(grid_run, "build_grid", build_for_gpu)
+    assert contents(finish(tmp_path / "together", cells)) == in_turn
+
+
 def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -> None:
     """Set the weights of these agents to NaN."""
     build = grid_run.build_grid

@@ -1,22 +1,25 @@
 """Greedy episodes of many policies at once, inside a compiled program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.population import Dqn
-from fedhql.compiled.compiled_cohort import Learners
+from fedhql.compiled.compiled_cohort import Learners, Members
 from fedhql.compiled.server import ArmNumbers, Server
 from fedhql.environments.lanes import Episodes, Lanes
 
 Array = jax.Array
 # Returns, discounted returns, lengths and start values: (R, E) each, for R policies.
 Played = tuple[Array, Array, Array, Array]
+Figures = tuple[NDArray[np.float64], ...]  # the same as NumPy's arrays
 
 
 @partial(jax.jit, static_argnums=(0, 4))
@@ -46,6 +49,36 @@ def play_consensus(
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
     q_of = partial(server.centre, first(learners), first(numbers), arms)
     return _play(lanes, q_of, jnp.full(F, server.discount), episodes, step_limit)
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def play_together(
+    server: Server,
+    learners: Learners,
+    numbers: tuple[Numbers, ...],
+    arms: ArmNumbers,
+    episodes: Episodes,
+    step_limit: int,
+) -> Played:
+    """Play greedy episodes with all agents, population by population, then with the consensus.
+
+    A step of them all takes a GPU hardly longer than a step of one population.
+    """
+    F = len(arms.learning_rate)
+    first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
+    ends = np.cumsum([len(of.discount) for of in numbers]).tolist()
+
+    def q_of(states_RED: Array, running_RE: Array) -> Array:
+        *own, common = jnp.split(states_RED, ends)
+        each = zip(server.cohort.members, learners, numbers, own, strict=True)
+        q = [members.dqn.q_values(learner, of, states) for members, learner, of, states in each]
+        if F:
+            running_FE = running_RE[ends[-1] :]
+            q.append(server.centre(first(learners), first(numbers), arms, common, running_FE))
+        return jnp.concatenate(q)
+
+    discounts = [*(of.discount for of in numbers), jnp.full(F, server.discount)]
+    return _play(server.lanes, q_of, jnp.concatenate(discounts), episodes, step_limit)
 
 
 def _play(
@@ -91,3 +124,17 @@ def _play(
     _, _, _, *played = jax.lax.while_loop(playing, play, start)
     returns, discounted, lengths, start_values = (of.reshape(R, -1) for of in played)
     return returns, discounted, lengths, start_values
+
+
+def as_figures(played: Played) -> Figures:
+    return tuple(np.asarray(figure, dtype=np.float64) for figure in played)
+
+
+def of_all_agents(played: Iterable[tuple[Members, Figures]], shape_LNE: tuple[int, ...]) -> Figures:
+    """Return figures (L, N, E), each put together from those of the populations."""
+    L, _, E = shape_LNE
+    whole = tuple(np.zeros(shape_LNE) for _ in range(4))
+    for each, figures in played:
+        for of_all, of_population in zip(whole, figures, strict=True):
+            of_all[:, each.agents] = of_population.reshape(L, -1, E)
+    return whole

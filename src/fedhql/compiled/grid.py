@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.agents.dqn.checkpoint import load_arrays, load_experience, save_arrays, save_experience
-from fedhql.agents.dqn.config import SILENT_AT_STATES, SILENT_UNITS, DqnConfig
-from fedhql.agents.dqn.experience import Experience, last_states
+from fedhql.agents.dqn.config import SILENT_UNITS, DqnConfig
 from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.network import Network, extract
-from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.phases import advance, advance_side_by_side, is_kernel_phase
 from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import (
@@ -26,13 +24,20 @@ from fedhql.compiled.compiled_cohort import (
     form_cohort,
     should_pad,
 )
-from fedhql.compiled.evaluation import play_agents, play_consensus
+from fedhql.compiled.evaluation import (
+    Figures,
+    as_figures,
+    of_all_agents,
+    play_agents,
+    play_consensus,
+    play_together,
+)
+from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
-Figures = tuple[NDArray[np.float64], ...]
 
 
 class Grid:
@@ -85,6 +90,7 @@ class Grid:
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
+        self.plays_together = jax.default_backend() == "gpu"  # agents and consensus in one loop
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
             each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)
@@ -144,29 +150,46 @@ class Grid:
         agents = sum(len(each.agents) for each in self.cohort.members)
         self._on_self_learned(agents, until - self.env_steps)
 
-    def evaluate(self, seeds_LNE: Seeds, step_limit: int) -> Figures:
-        """Play greedy episodes with every agent.
+    def evaluate(
+        self, seeds_LNE: Seeds, step_limit: int, seeds_FE: Seeds | None = None
+    ) -> tuple[Figures, Figures]:
+        """Play greedy episodes with every agent; with `seeds_FE`, with the consensus too.
 
-        Return returns, discounted returns, lengths and start values: (L, N, E) each.
+        It acts in the centre of all agents' answers. Return returns, discounted returns, lengths
+        and start values of the agents, (L, N, E) each, and the same of the consensus, (F, E) each.
         """
-        L, _, E = seeds_LNE.shape
-        figures = tuple(np.zeros(seeds_LNE.shape) for _ in range(4))
+        if self.plays_together and seeds_FE is not None:
+            return self._evaluate_together(seeds_LNE, seeds_FE, step_limit)
+        played = []
         for p in self._order:
             each = self.cohort.members[p]
             episodes = begin_episodes(each.dqn.lanes, jnp.asarray(each.rows(seeds_LNE).ravel()))
-            played = play_agents(each.dqn, self.learners[p], self._numbers[p], episodes, step_limit)
-            for figure, of_population in zip(figures, played, strict=True):
-                figure[:, each.agents] = np.asarray(of_population).reshape(L, -1, E)
-        return figures
-
-    def evaluate_consensus(self, seeds_FE: Seeds, step_limit: int) -> Figures:
-        """Play greedy episodes in the centre of all agents' answers: the same, (F, E) each."""
+            own = play_agents(each.dqn, self.learners[p], self._numbers[p], episodes, step_limit)
+            played.append((each, as_figures(own)))
+        of_agents = of_all_agents(played, seeds_LNE.shape)
+        if seeds_FE is None:
+            return of_agents, ()
         lanes = self._consensus_lanes
         episodes = begin_episodes(lanes, jnp.asarray(seeds_FE.ravel()))
-        played = play_consensus(
+        of_consensus = play_consensus(
             self._server, lanes, self.learners, self._numbers, self._arms, episodes, step_limit
         )
-        return tuple(np.asarray(figure, dtype=np.float64) for figure in played)
+        return of_agents, as_figures(of_consensus)
+
+    def _evaluate_together(
+        self, seeds_LNE: Seeds, seeds_FE: Seeds, step_limit: int
+    ) -> tuple[Figures, Figures]:
+        members = self.cohort.members
+        seeds = [each.rows(seeds_LNE).ravel() for each in members] + [seeds_FE.ravel()]
+        episodes = begin_episodes(self._server.lanes, jnp.asarray(np.concatenate(seeds)))
+        played = play_together(
+            self._server, self.learners, self._numbers, self._arms, episodes, step_limit
+        )
+        ends = np.cumsum([len(of.discount) for of in self._numbers])
+        parts = [np.split(figure, ends) for figure in as_figures(played)]
+        *of_populations, of_consensus = zip(*parts, strict=True)
+        of_agents = of_all_agents(zip(members, of_populations, strict=True), seeds_LNE.shape)
+        return of_agents, of_consensus
 
     def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
         """Run one round of at most `affordable_F` server env steps in each federated lane."""
@@ -175,7 +198,7 @@ class Grid:
             episodes = begin_episodes(lanes, seeds_M)
         else:
             episodes = go_on(lanes, *self._open, seeds_M)
-        self.learners, outcome, *after = _federate(
+        self.learners, outcome, *after = federate_first(
             self._server,
             self.learners,
             self._numbers,
@@ -187,6 +210,19 @@ class Grid:
             episodes, open_M = after
             self._open = episodes, open_M
         return Outcome(*outcome)
+
+    def compile_ahead(self, episodes: int, query_batch: int, step_limit: int) -> None:
+        """Compile a GPU's programs now, side by side, not each at its first call."""
+        compile_ahead(
+            self._server,
+            self.learners,
+            tuple(self._experiences),
+            self._numbers,
+            self._arms,
+            episodes=episodes,
+            query_batch=query_batch,
+            step_limit=step_limit,
+        )
 
     def policy(self, lane: int, agent: int) -> tuple[Network, NDArray[np.float32]]:
         """Return an agent's own network and its parameters."""
@@ -211,7 +247,7 @@ class Grid:
         silent_LN = np.zeros(self._shape)
         for p, each in enumerate(self.cohort.members):
             given = self.learners[p], self._numbers[p], self._experiences[p]
-            found = np.asarray(_silent_units(each.dqn, *given))
+            found = np.asarray(silent_units(each.dqn, *given))
             silent_LN[:, each.agents] = found.reshape(len(silent_LN), -1)
         return silent_LN
 
@@ -272,28 +308,3 @@ def _rows(each: Members, lane: int) -> slice:
 
 def _set_rows(rows: slice, array: Array, own: Array) -> Array:
     return array.at[rows].set(own)
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _federate(
-    server: Server,
-    learners: Learners,
-    numbers: tuple[Numbers, ...],
-    arms: ArmNumbers,
-    episodes: Episodes,
-    affordable_F: Array,
-) -> tuple[Learners, Outcome, Episodes, Array]:
-    """Federate the first lanes; return the learners of the others unchanged."""
-    F = len(affordable_F)
-    first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
-    improved, outcome, episodes, open_M = server.federate(
-        first(learners), first(numbers), arms, episodes, affordable_F
-    )
-    after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
-    return after, outcome, episodes, open_M
-
-
-@partial(jax.jit, static_argnums=0)
-def _silent_units(dqn: Dqn, learner: Learner, numbers: Numbers, experience: Experience) -> Array:
-    states_RSD = last_states(experience, SILENT_AT_STATES)
-    return jax.vmap(dqn.network.silent_units)(learner.parameters, states_RSD, numbers.tanh)

@@ -109,6 +109,12 @@ class _GridRun:
     def until_budgets_are_spent(self) -> None:
         if self._grid.env_steps == 0:
             self._checkpoint()
+        if jax.default_backend() == "gpu":  # on a CPU, other processes have the other cores
+            evaluation = self._settings.evaluation
+            batches = [len(records.server_seeds()) for records in self._records]
+            self._grid.compile_ahead(
+                evaluation.episodes, max(batches), evaluation.episode_step_limit
+            )
         while running := self._running_lanes():
             self._self_learn(running)
             self._evaluate(running, SELF_LEARNING)
@@ -150,17 +156,18 @@ class _GridRun:
             seeds = [records.evaluation_seeds(moment) for records in self._records]
             limit = self._settings.evaluation.episode_step_limit
             N = len(self._settings.agents)
-            of_agents = self._grid.evaluate(np.stack([of_P[:N] for of_P in seeds]), limit)
-            of_consensus: tuple[NDArray[np.float64], ...] = ()
-            if any(lane < self._federated for lane in due):
-                seeds_FE = np.stack([of_P[N] for of_P in seeds[: self._federated]])
-                of_consensus = self._grid.evaluate_consensus(seeds_FE, limit)
+            seeds_LNE = np.stack([of_P[:N] for of_P in seeds])
+            seeds_FE = None
+            if self._grid.plays_together or any(lane < self._federated for lane in due):
+                of_F = np.array([of_P[N] for of_P in seeds[: self._federated]], dtype=np.uint32)
+                seeds_FE = of_F.reshape(self._federated, seeds_LNE.shape[2])
+            of_agents, of_consensus = self._grid.evaluate(seeds_LNE, limit, seeds_FE)
             figures_LN = self._grid.diagnostics()
             for lane in due:
                 played = [figure[lane] for figure in of_agents]
                 if lane < self._federated:
                     both = zip(played, of_consensus, strict=True)
-                    played = [np.vstack([agents, of_F[lane]]) for agents, of_F in both]
+                    played = [np.vstack([agents, common[lane]]) for agents, common in both]
                 self._record(lane, moment, Evaluation(*played), figures_LN)
 
     def _record(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
+from numpy.typing import NDArray
 
 from fedhql.agents.dqn.experience import Experience
 from fedhql.errors import AgentRefused
@@ -66,8 +67,16 @@ def save_experience(directory: Path, experience: Experience) -> None:
     with (directory / "replay.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for lane in range(L):
-            file.write(np.ascontiguousarray(np.asarray(replay[lane])[:filled]).data)
+            file.write(_rows(replay, lane, filled).data)
     save_arrays(directory / "experience", _but_replay(experience))
+
+
+def _rows(replay: Any, lane: int, filled: int) -> NDArray[np.float32]:
+    """Return a lane's first `filled` rows; a device sends no others."""
+    if isinstance(replay, np.ndarray):
+        return np.ascontiguousarray(replay[lane, :filled])
+    sizes = (1, filled, replay.shape[2])
+    return np.ascontiguousarray(jax.lax.dynamic_slice(replay, (lane, 0, 0), sizes))
 
 
 def load_experience(directory: Path, like: Experience) -> Experience:

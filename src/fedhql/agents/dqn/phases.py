@@ -1,5 +1,6 @@
 """Run one self-learning phase of populations: by the compiled loop, or on a GPU by kernels."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -18,6 +19,7 @@ from fedhql.agents.dqn.population import Dqn, Population
 from fedhql.environments.lanes import TwinLanes, begin_episodes
 
 Array = jax.Array
+Lower = Callable[[], jax.stages.Lowered]  # traces a program, which can then be compiled
 
 
 def advance(
@@ -68,6 +70,30 @@ def advance_side_by_side(
     return _learn_side_by_side(
         dqns, learners, experiences, numbers, draws, jnp.int32(until), interpret=interpret
     )
+
+
+def phase_programs(
+    dqns: tuple[Dqn, ...],
+    learners: tuple[Learner, ...],
+    experiences: tuple[Experience, ...],
+    numbers: tuple[Numbers, ...],
+) -> list[Lower]:
+    """Return the programs that phases of these populations call on a GPU; shapes are enough."""
+    until = jnp.int32(0)
+    draws = tuple(
+        jax.eval_shape(partial(_draws, dqn, begin=0), of)
+        for dqn, of in zip(dqns, experiences, strict=True)
+    )
+    each = [*zip(dqns, learners, experiences, numbers, draws, strict=True)]
+    lowers: list[Lower] = [
+        partial(chunk_draws.lower, of.keys, 0, dqn.chunks, dqn.draws_a_chunk)
+        for dqn, of in zip(dqns, experiences, strict=True)
+    ]
+    lowers += [partial(_self_learn.lower, *of, until, steady=False) for of in each]
+    if all(phase_kernel(dqn) is not None for dqn in dqns):
+        given = dqns, learners, experiences, numbers, draws, until
+        return [partial(_learn_side_by_side.lower, *given, interpret=False), *lowers]
+    return [*(partial(_self_learn.lower, *of, until, steady=True) for of in each), *lowers]
 
 
 def is_steady(dqn: Dqn, begin: int, until: int) -> bool:
