@@ -231,8 +231,9 @@ class Service:
                 why_none = "too few of its members are left"
                 text = f"round {position.round} ends early: {why_none}"
                 self._in_loop(self._roster.tell, text, level="warning")
-                if (standing := self._position.environments) is not None:
-                    self._environments.go_to(standing)  # undo the unfinished step
+                # Undo the unfinished step. Before the first one there were no episodes.
+                none: dict[str, Any] = {"running": [], "episodes": []}
+                self._environments.go_to(self._position.environments or none)
         figures = before_step.figures() if before_step.steps else None
         if figures is not None:
             self._figures = figures

@@ -18,6 +18,7 @@ from fedhql.errors import MemberRefused, SettingsError
 from fedhql.remote.member.member import Member
 from fedhql.remote.wire_pb2 import Order
 from fedhql.service.home import open_home, task_of
+from fedhql.service.position import Position, Stage
 from fedhql.settings.served import read_served_settings
 from tests.remote.federating import (
     accounts,
@@ -297,6 +298,54 @@ def test_a_round_ends_early_when_too_few_of_its_members_are_left(tmp_path: Path)
     asyncio.run(run())
     assert_finished(home, tmp_path, ("bob", "cyd"), BUDGET)
     assert "ends early: too few of its members are left" in events(home)
+
+
+def test_a_first_step_that_too_few_finish_leaves_no_episode_to_carry_over(tmp_path: Path) -> None:
+    """Nobody has paid for it. So the second round begins its episodes anew."""
+    text = federation(
+        BUDGET,
+        exchange_deadline_seconds=0.3,
+        return_seconds=0.5,
+        learning_deadline_seconds=0.5,
+        evaluate_members=False,
+    ).replace("[federation]", '[federation]\nserver_environments = "carry-over"')
+    frail, asked = Recorder(0), 0
+
+    def fail(point: str) -> None:
+        nonlocal asked
+        if point == "answering" and frail.told:  # a member tries its agent before it joins
+            asked += 1
+            if asked == 2:  # about the next states of the first step
+                raise RuntimeError("broken")
+
+    frail.at = fail
+    carried: list[Any] = []
+
+    async def run() -> None:
+        async with (
+            serving(tmp_path / "home", text) as server,
+            members_of(tmp_path, server.address) as members,
+        ):
+            write = server.service._write_position
+
+            def write_position(position: Position) -> None:
+                if (position.round, position.stage) == (1, Stage.NEXT):
+                    carried.append(position.environments)
+                write(position)
+
+            server.service._write_position = write_position  # type: ignore[method-assign]  # a spy
+            members.join("ann", frail)
+            members.join("bob", Recorder(1))
+            await server.reach(lambda: asked == 2)
+            members.join("cyd", Recorder(2))  # too late for this round
+            await server.finish()
+            await members.finish("bob", "cyd")
+            with pytest.raises(RuntimeError, match="broken"):
+                await members.finish("ann")
+
+    asyncio.run(run())
+    assert "round 0 ends early: too few of its members are left" in events(tmp_path / "home")
+    assert carried == [{"running": [], "episodes": []}]
 
 
 def test_rounds_go_on_without_a_slow_learner_and_it_gets_all_its_steps(tmp_path: Path) -> None:
