@@ -176,7 +176,7 @@ def message_agents(settings: Any, backbone: str, env_steps: int) -> list[tuple[A
 def grid_phases(settings: Any, lanes: int) -> list[tuple[Any, int]]:
     """Self-learning of each agent in all lanes of a compiled grid."""
     from fedhql.agents.dqn.phases import advance
-    from fedhql.engines.grid_run import build_grid
+    from fedhql.engines.build_grid import build_grid
     from fedhql.storage.run_directory import Cell
 
     grid = build_grid(settings, [Cell("fedhql", seed) for seed in range(lanes)])
@@ -214,7 +214,7 @@ def round_parts(repeats: int, lanes: int) -> dict[str, float]:
     import jax.numpy as jnp
     import numpy as np
 
-    from fedhql.engines.grid_run import build_grid
+    from fedhql.engines.build_grid import build_grid
     from fedhql.settings.experiment import read_settings
     from fedhql.settings.presets import preset_text
     from fedhql.storage.run_directory import Cell
@@ -275,7 +275,7 @@ def memory_of_a_grid(lanes: int, replay: int) -> dict[str, float]:
     """Peak memory of a whole grid that has run a phase with its memories allocated."""
     import numpy as np
 
-    from fedhql.engines.grid_run import build_grid
+    from fedhql.engines.build_grid import build_grid
     from fedhql.settings.experiment import read_settings
     from fedhql.settings.presets import preset_text
     from fedhql.storage.run_directory import Cell

@@ -15,7 +15,7 @@ from fedhql.compiled.server import Server
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.build import build_batch, build_cohort, build_server
 from fedhql.engines.build_agent import build_agents
-from fedhql.engines.grid_run import build_grid
+from fedhql.engines.build_grid import build_grid
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import Answers, Budget, PlainCohort
 from fedhql.settings.arms import federates, settings_of_arm

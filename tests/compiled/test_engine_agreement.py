@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhql.agents.dqn import revival
-from fedhql.engines.grid_run import build_grid
+from fedhql.engines.build_grid import build_grid
 from fedhql.federation.attacks import ATTACKS
 from fedhql.settings.arms import require_arm
 from fedhql.settings.experiment import read_settings

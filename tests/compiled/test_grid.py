@@ -241,18 +241,27 @@ def test_agents_and_consensus_play_the_same_episodes_together() -> None:
 
 
 def test_programs_compiled_ahead_are_those_of_a_round(caplog: pytest.LogCaptureFixture) -> None:
-    whole = grid(THREE)
+    """Sizes are those of no other test, so nothing is compiled yet."""
+    whole = grid([DqnConfig(hidden=(5,), **(COMMON | {"train_freq": 3}))])
     whole.plays_together = True
-    whole.compile_ahead(episodes=2, query_batch=3, step_limit=51)
+    whole.compile_ahead(episodes=7, query_batch=5, step_limit=50)
+    seeds_LNE = np.arange(21, dtype=np.uint32).reshape(3, 1, 7)
+    seeds_FE = np.arange(14, dtype=np.uint32).reshape(2, 7)
     with jax.log_compiles():
         whole.self_learn(np.full(3, 22))
-        whole.federate(np.arange(6, dtype=np.uint32).reshape(2, 3), PLENTY)
-        whole.evaluate(SEEDS_LNE, 51, np.arange(4, dtype=np.uint32).reshape(2, 2))
+        whole.federate(np.arange(10, dtype=np.uint32).reshape(2, 5), PLENTY)
+        whole.evaluate(seeds_LNE, 50, seeds_FE)
         compiled_in_the_round = re.findall(r"XLA compilation of jit\((\w+)\)", caplog.text)
-        whole.evaluate(SEEDS_LNE, 52, np.arange(4, dtype=np.uint32).reshape(2, 2))
-    programs = {"_self_learn", "self_learn", "chunk_draws", "federate_first", "play_together"}
+        caplog.clear()
+        other = grid([DqnConfig(hidden=(7,), **(COMMON | {"train_freq": 5}))])
+        other.plays_together = True
+        other.self_learn(np.full(3, 22))
+        other.federate(np.arange(14, dtype=np.uint32).reshape(2, 7), PLENTY)
+        other.evaluate(seeds_LNE[:, :, :6], 50, seeds_FE[:, :6])
+        without = re.findall(r"XLA compilation of jit\((\w+)\)", caplog.text)
+    programs = {"self_learn", "chunk_draws", "federate_first", "play_together", "begin_episodes"}
     assert not programs & {*compiled_in_the_round}
-    assert "XLA compilation of jit(play_together)" in caplog.text  # with another limit it is new
+    assert programs < {*without}
 
 
 def test_a_diverged_agent_still_plays(undisturbed: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from fedhql.compiled.grid import Grid
 from fedhql.engines import grid_run
+from fedhql.engines.build_grid import build_grid
 from fedhql.engines.cell_records import Progress
 from fedhql.engines.cell_run import finish_cell
 from fedhql.errors import NoUsableAnswers
@@ -212,7 +213,7 @@ def test_agents_and_consensus_that_play_together_write_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: Sequence[Cell]
 ) -> None:
     in_turn = contents(finish(tmp_path / "in turn", cells))
-    build = grid_run.build_grid
+    build = build_grid
 
     def build_for_gpu(*arguments: Any, **options: Any) -> Grid:
         grid = build(*arguments, **options)
@@ -225,7 +226,7 @@ def test_agents_and_consensus_that_play_together_write_the_same(
 
 def silence(monkeypatch: pytest.MonkeyPatch, lane: int, agents: Sequence[int]) -> None:
     """Set the weights of these agents to NaN."""
-    build = grid_run.build_grid
+    build = build_grid
 
     def build_silent(*arguments: Any, **options: Any) -> Grid:
         grid = build(*arguments, **options)

@@ -62,7 +62,7 @@ def play_together(
 ) -> Played:
     """Play greedy episodes with all agents, population by population, then with the consensus.
 
-    A step of them all takes a GPU hardly longer than a step of one population.
+    So a GPU has one program to compile, instead of one for each population and one more.
     """
     F = len(arms.learning_rate)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)

@@ -72,9 +72,9 @@ class Grid:
             self.cohort, configs_N, L, discount=discount, budget_env_steps=budget_env_steps
         )
         self._arms = arms
-        # Programs are compiled in this order. Two processes with the same populations share JAX's
-        # cache. If one of them begins with the last population, each compiles half of the programs
-        # and finds the other half in the cache.
+        # On a CPU, programs are compiled in this order. Two processes with the same populations
+        # share JAX's cache. If one of them begins with the last population, each compiles half of
+        # the programs and finds the other half in the cache.
         self._order = range(len(self.cohort.members))[:: -1 if backwards else 1]
         self._server = Server(
             self.cohort,
@@ -90,7 +90,8 @@ class Grid:
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
-        self.plays_together = jax.default_backend() == "gpu"  # agents and consensus in one loop
+        # Agents and consensus in one loop, if the server's lanes may hold their episodes too
+        self.plays_together = jax.default_backend() == "gpu" and self._server.lanes.keeps_episodes
         self._on_self_learned = on_self_learned  # after each population, for progress displays
         populations = [
             each.dqn.initialise(each.rows(agent_seeds_LN), each.networks)
@@ -155,7 +156,7 @@ class Grid:
     ) -> tuple[Figures, Figures]:
         """Play greedy episodes with every agent; with `seeds_FE`, with the consensus too.
 
-        It acts in the centre of all agents' answers. Return returns, discounted returns, lengths
+        The consensus acts in the centre of all answers. Return returns, discounted returns, lengths
         and start values of the agents, (L, N, E) each, and the same of the consensus, (F, E) each.
         """
         if self.plays_together and seeds_FE is not None:

@@ -60,8 +60,8 @@ def compile_ahead(
 ) -> None:
     """Compile the programs of a GPU's rounds in threads, and keep them for the calls.
 
-    XLA compiles most of a program on one core, and LunarLander's physics are in five of them. Only
-    the shapes of the arguments matter.
+    XLA compiles most of a program on one core, and LunarLander's physics are in several of them.
+    Only the shapes of the arguments matter.
     """
     shapes: Callable[[Any], Any] = partial(jax.eval_shape, lambda tree: tree)
     learners, experiences, numbers = shapes((learners, experiences, numbers))

@@ -6,26 +6,21 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import export_policy
 from fedhql.agents.dqn.network import Network
-from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers
 from fedhql.engines.best_states import evaluate_best
-from fedhql.engines.build_agent import compiled_config, compiled_environment, phase_env_steps
+from fedhql.engines.build_grid import build_grid
 from fedhql.engines.cell_records import CellRecords, Progress
 from fedhql.engines.evaluation import Evaluation
 from fedhql.engines.grid_plan import read_states
-from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.environments.compiled import resolved
-from fedhql.federation import RoundFigures, rule_spec
-from fedhql.federation.attacks import attack_number
+from fedhql.federation import RoundFigures
 from fedhql.federation.cohort import NOT_FINITE
 from fedhql.federation.figures import count_refused, no_usable_answers
-from fedhql.settings.arms import federates, settings_of_arm
+from fedhql.settings.arms import federates
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.checkpoints import Checkpoints
 from fedhql.storage.files import locked, whole_directory
@@ -111,9 +106,8 @@ class _GridRun:
             self._checkpoint()
         if jax.default_backend() == "gpu":  # on a CPU, other processes have the other cores
             evaluation = self._settings.evaluation
-            batches = [len(records.server_seeds()) for records in self._records]
             self._grid.compile_ahead(
-                evaluation.episodes, max(batches), evaluation.episode_step_limit
+                evaluation.episodes, self._query_batch(), evaluation.episode_step_limit
             )
         while running := self._running_lanes():
             self._self_learn(running)
@@ -189,7 +183,6 @@ class _GridRun:
     def _federate(self, running: Sequence[int]) -> None:
         """Run a round in the running lanes that can pay for its first step."""
         records_F = self._records[: self._federated]
-        batch = max((len(records.server_seeds()) for records in records_F), default=0)
         remaining = [records.budget.remaining_env_steps for records in records_F]
         affordable_F = np.array(
             [
@@ -203,7 +196,7 @@ class _GridRun:
         )
         if not affordable_F.any():
             return
-        seeds_FB = np.zeros((self._federated, batch), dtype=np.uint32)
+        seeds_FB = np.zeros((self._federated, self._query_batch()), dtype=np.uint32)
         for lane, records in enumerate(records_F):
             seeds = records.server_seeds()
             seeds_FB[lane, : len(seeds)] = seeds
@@ -220,6 +213,11 @@ class _GridRun:
             figures = RoundFigures.of_sums(sums[lane], int(steps_F[lane]), int(refused_N.sum()))
             cost = 0 if records.next_round_is_free else figures.server_env_steps
             records.federated(records.budget.after_server_steps(cost), figures)
+
+    def _query_batch(self) -> int:
+        """Return the largest of all federated lanes."""
+        records_F = self._records[: self._federated]
+        return max((len(records.server_seeds()) for records in records_F), default=0)
 
     def _finish(self, lanes: Sequence[int]) -> None:
         cells = {lane: self._cells[lane] for lane in lanes}
@@ -267,63 +265,3 @@ def _resolved(settings: ExperimentSettings, implementation: str | None) -> Exper
     )
     after = environment.model_copy(update={"implementation": chosen})
     return settings.model_copy(update={"environment": after})
-
-
-def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) -> ArmNumbers:
-    """Return the settings of the federated arms as arrays, one entry per lane."""
-    federations = [of_arm.federation for of_arm in federated]
-
-    def numbers(name: str, dtype: str = "f") -> jax.Array:
-        # The value is None if the lane's rule does not take the number.
-        return jnp.array([getattr(each, name) or 0 for each in federations], dtype=dtype)
-
-    keys = dict.fromkeys(key for rule in rules for key in rule_spec(rule).numbers)
-    attacks = [attack_number(of_arm.attack.name) for of_arm in federated]
-    return ArmNumbers(
-        rule_numbers={key: numbers(key) for key in keys},
-        learning_rate=numbers("learning_rate"),
-        pessimism=numbers("pessimism"),
-        horizon_steps=numbers("horizon_steps", "i"),
-        query_batch=numbers("query_batch", "i"),
-        rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),
-        carry_over=numbers("carry_over", "?"),
-        public=numbers("public", "?"),
-        attack=jnp.array(attacks, dtype="i"),
-        attackers=jnp.array([of_arm.attack.attackers for of_arm in federated], dtype="i"),
-    )
-
-
-def build_grid(
-    settings: ExperimentSettings,
-    cells: Sequence[Cell],
-    on_self_learned: Callable[[int, int], None] = lambda agents, env_steps: None,
-    *,
-    pad: bool | None = None,
-    backwards: bool = False,
-) -> Grid:
-    """Build a grid with lanes in the order of `cells`, where federated cells must come first."""
-    of_arms = [settings_of_arm(settings, cell.arm) for cell in cells]
-    federated = [s for s, cell in zip(of_arms, cells, strict=True) if federates(cell.arm)]
-    rules = tuple(dict.fromkeys(s.federation.rule for s in federated))
-    environment, N = compiled_environment(settings.environment), len(settings.agents)
-    assert environment is not None  # else another engine runs the experiment
-    return Grid(
-        [compiled_config(agent) for agent in settings.agents],
-        environment.make_lanes,
-        np.array(
-            [
-                [seeds_for(cell.seed, Stream.AGENT, n, count=1)[0] for n in range(N)]
-                for cell in cells
-            ],
-            dtype=np.uint32,
-        ),
-        _arm_numbers(federated, rules),
-        rules=rules,
-        discount=settings.environment.discount,
-        phase_env_steps=phase_env_steps(of_arms[0]),
-        budget_env_steps=settings.budget.env_steps_per_agent,
-        pad=pad,
-        all_actions=of_arms[0].federation.all_actions,
-        backwards=backwards,
-        on_self_learned=on_self_learned,
-    )

@@ -223,6 +223,7 @@ class Service:
         )
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
             budget = Budget(env_steps_per_agent=granted, agents=1)
+            standing = self._environments.position()
             try:
                 self._server.federate(
                     budget, seeds.tolist(), going_on=going_on, after_step=after_step
@@ -231,9 +232,7 @@ class Service:
                 why_none = "too few of its members are left"
                 text = f"round {position.round} ends early: {why_none}"
                 self._in_loop(self._roster.tell, text, level="warning")
-                # Undo the unfinished step. Before the first one there were no episodes.
-                none: dict[str, Any] = {"running": [], "episodes": []}
-                self._environments.go_to(self._position.environments or none)
+                self._environments.go_to(self._position.environments or standing)  # undo the step
         figures = before_step.figures() if before_step.steps else None
         if figures is not None:
             self._figures = figures

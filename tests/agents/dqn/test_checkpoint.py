@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedhql.agents.dqn.checkpoint import load_experience, save_experience
+from fedhql.agents.dqn.checkpoint import filled_rows, load_experience, save_experience
 from fedhql.agents.dqn.experience import Experience, new_experience
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twins import TWINS
@@ -34,6 +34,14 @@ def test_the_filled_part_of_memories_is_saved_as_numpy_does(
     np.testing.assert_array_equal(after.replay[:, :filled], before.replay[:, :filled])
     assert not after.replay[:, filled:].any()
     assert int(after.env_steps) == env_steps
+
+
+def test_a_device_sends_the_filled_rows_of_a_lane() -> None:
+    replay = experience(4).replay
+    for lane, filled in ((0, 0), (2, 4), (1, CAPACITY)):
+        sent = filled_rows(replay, lane, filled)
+        assert sent.data.c_contiguous
+        np.testing.assert_array_equal(sent, np.asarray(replay)[lane, :filled])
 
 
 def test_a_device_never_holds_two_memories(tmp_path: Path) -> None:

@@ -67,16 +67,16 @@ def save_experience(directory: Path, experience: Experience) -> None:
     with (directory / "replay.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for lane in range(L):
-            file.write(_rows(replay, lane, filled).data)
+            file.write(filled_rows(replay, lane, filled).data)
     save_arrays(directory / "experience", _but_replay(experience))
 
 
-def _rows(replay: Any, lane: int, filled: int) -> NDArray[np.float32]:
+def filled_rows(replay: Any, lane: int, filled: int) -> NDArray[np.float32]:
     """Return a lane's first `filled` rows; a device sends no others."""
     if isinstance(replay, np.ndarray):
         return np.ascontiguousarray(replay[lane, :filled])
     sizes = (1, filled, replay.shape[2])
-    return np.ascontiguousarray(jax.lax.dynamic_slice(replay, (lane, 0, 0), sizes))
+    return np.ascontiguousarray(jax.lax.dynamic_slice(replay, (lane, 0, 0), sizes)[0])
 
 
 def load_experience(directory: Path, like: Experience) -> Experience:

@@ -78,7 +78,11 @@ def phase_programs(
     experiences: tuple[Experience, ...],
     numbers: tuple[Numbers, ...],
 ) -> list[Lower]:
-    """Return the programs that phases of these populations call on a GPU; shapes are enough."""
+    """Return the programs that phases of these populations call on a GPU; shapes are enough.
+
+    One more is compiled when it is called, if some populations have kernels for a phase and others
+    do not learn in it yet.
+    """
     until = jnp.int32(0)
     draws = tuple(
         jax.eval_shape(partial(_draws, dqn, begin=0), of)
