@@ -110,9 +110,9 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
-SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS = (
+SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS = (
     read(DOCS / "plus" / f"{name}.csv")
-    for name in ("search", "search-first", "search-broadcast", "search-reset")
+    for name in ("search", "search-first", "search-broadcast", "search-reset", "search-rounds")
 )
 IN_BOTH_SEARCHES = ("cartpole-n5", "rule=median-mad,pessimism=1.5")
 LIMIT = "target_limit=1000"  # a setting that was removed
@@ -136,7 +136,7 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    compared = [compare(rows) for rows in (SEARCH, BROADCAST, TEN_SEEDS)]
+    compared = [compare(rows) for rows in (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS)]
     for table in (rank(SEARCH), rank(FIRST_STAGE), *compared):
         assert f"\n\n{table}\n\n" in appendix
     shown = re.findall(
@@ -260,8 +260,28 @@ def test_what_is_told_of_broadcasts_once_a_round() -> None:
     assert f"is {here:.0f} here and {there:.0f} in the search on the GPU" in page
 
 
-def change_by_a_round(task: str, arm: str) -> float:
-    of_arm = [row for row in BROADCAST if (row.task, row.arm) == (task, arm)]
+def test_what_is_told_of_larger_rounds() -> None:
+    page, anew = words("plus/search.md"), ",server_environments=reset"
+    small = "rule=median-mad,pessimism=1"
+    large = f"{small},query_batch=128,self_learning_env_steps=10000{anew}"
+    changed = [change_by_a_round("lunarlander-n5", arm, LARGE_ROUNDS) for arm in (large, small)]
+    assert (
+        "changes the mean return by {:.0f} with the paper's K and B and new episodes, instead of "
+        "{:.0f}.".format(*changed)
+        in page
+    )
+    small = "rule=median-mad,pessimism=1.5"
+    large = f"{small},query_batch=128,self_learning_env_steps=5000"
+    more, begun = (
+        told_of_gain("cartpole-n5", *arms, LARGE_ROUNDS)
+        for arms in ((large, small), (large + anew, large))
+    )
+    assert f"with the paper's K and B `median-mad` has {more} more than without." in page
+    assert f"Episodes that begin anew add {begun} to that." in page
+
+
+def change_by_a_round(task: str, arm: str, rows: list[Row] = BROADCAST) -> float:
+    of_arm = [row for row in rows if (row.task, row.arm) == (task, arm)]
     return float(np.mean([row.second_half_after_rounds - row.second_half for row in of_arm]))
 
 
