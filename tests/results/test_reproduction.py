@@ -183,6 +183,17 @@ def test_what_is_told_of_two_runs_with_the_same_seeds() -> None:
         (row["experiment"], row["run"], row["arm"], int(row["seed"])): float(row["max_mean_return"])
         for row in rows
     }
+    means = {
+        key: np.mean([found[*key, seed] for seed in range(5)])
+        for key in {(row["experiment"], row["run"], row["arm"]) for row in rows}
+    }
+    lower = [
+        mean < means[name, "before", arm]
+        for (name, run, arm), mean in means.items()
+        if run == "now" and arm != "independent"
+    ]
+    assert f"Of the {len(lower):d} federated arms".replace("10", "ten") in told
+    assert f"arms, {sum(lower)} have a lower mean now" in told
     for name, count in {(row["experiment"], int(row["evaluations"])) for row in rows}:
         gains = []
         for run in ("before", "now"):
