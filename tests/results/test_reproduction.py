@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 HOME = DOCS / "reproduction"
 
 
-@pytest.mark.parametrize("hardware", ["h200", "earlier", "held-out", "sb3"])
+@pytest.mark.parametrize("hardware", ["h200", "earlier", "held-out", "lander-20", "sb3"])
 def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> None:
     """As `fedhql report docs/reproduction/HARDWARE` writes them."""
     runs = load_runs(HOME / hardware)
@@ -132,6 +132,7 @@ REPORTS = {  # the section, and where its tables come from
     "CartPole": ["h200"],
     "What the maximum hides": ["h200"],
     "LunarLander, N=5": ["h200"],
+    "At 20 % of the budget, 25 seeds": ["lander-20"],
     "LunarLander, N=10": ["h200"],
     "With stable-baselines3's agents": ["sb3", "backbone"],
     "Appendix: the earlier reading": ["earlier"],
