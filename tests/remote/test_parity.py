@@ -36,6 +36,9 @@ episodes = 3
 interval_env_steps = 200
 moments = "both"
 """
+CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
+    "[budget]", "restart_probability = 0.25\n[budget]"
+)
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
 [environment]
@@ -228,7 +231,7 @@ def assert_same_records(one: Path, other: Path) -> None:
     ("task", "agents"),
     [
         (FROZEN_LAKE.format(server_environments="reset"), TABULAR),
-        (FROZEN_LAKE.format(server_environments="carry-over"), TABULAR),
+        (CARRIED_OVER, TABULAR),
         (CART_POLE, DQN),
         (CART_POLE, POLICIES),
     ],
