@@ -52,7 +52,6 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
         query_batch=jnp.full(F, federation["query_batch"]),
         rule=jnp.zeros(F, dtype=int),
         carry_over=jnp.zeros(F, dtype=bool),
-        restart_probability=jnp.zeros(F),
         public=jnp.zeros(F, dtype=bool),
         attack=jnp.zeros(F, dtype=int),
         attackers=jnp.zeros(F, dtype=int),

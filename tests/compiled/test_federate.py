@@ -56,7 +56,6 @@ ARM: Arm = {
     "query_batch": 4,
     "rule": 0,
     "carry_over": False,
-    "restart_probability": 0.0,
     "public": False,
     "attack": 0,
     "attackers": 0,

@@ -52,7 +52,6 @@ ARMS = ArmNumbers(
     query_batch=jnp.array([3, 3]),
     rule=jnp.zeros(2, dtype=int),
     carry_over=jnp.zeros(2, dtype=bool),
-    restart_probability=jnp.zeros(2),
     public=jnp.zeros(2, dtype=bool),
     attack=jnp.zeros(2, dtype=int),
     attackers=jnp.zeros(2, dtype=int),

@@ -36,9 +36,6 @@ episodes = 3
 interval_env_steps = 200
 moments = "both"
 """
-CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
-    "[budget]", "restart_probability = 0.25\n[budget]"
-)
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
 [environment]
@@ -231,7 +228,7 @@ def assert_same_records(one: Path, other: Path) -> None:
     ("task", "agents"),
     [
         (FROZEN_LAKE.format(server_environments="reset"), TABULAR),
-        (CARRIED_OVER, TABULAR),
+        (FROZEN_LAKE.format(server_environments="carry-over"), TABULAR),
         (CART_POLE, DQN),
         (CART_POLE, POLICIES),
     ],

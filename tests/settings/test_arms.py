@@ -203,12 +203,6 @@ def test_a_control_arm_is_known_by_its_name(name: str) -> None:
     assert settings_of_arm(SETTINGS, arm).federation.learning_rate == 0
 
 
-def test_only_episodes_that_carry_over_restart() -> None:
-    require_arm(SETTINGS, "server_environments=carry-over,restart_probability=0.25")
-    with pytest.raises(SettingsError, match=r"'carry-over', not 'reset'"):
-        require_arm(SETTINGS, "restart_probability=0.25")
-
-
 def test_public_states_have_no_transitions_to_learn_from() -> None:
     with pytest.raises(SettingsError, match=r"'public' .*allowed: with .*learning_rate = 0"):
         require_arm(SETTINGS, "server_environments=public")

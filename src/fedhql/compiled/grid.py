@@ -35,7 +35,6 @@ from fedhql.compiled.evaluation import (
 from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
-from fedhql.federation.step import begins_anew
 
 Array = jax.Array
 Seeds = NDArray[np.uint32]
@@ -199,10 +198,7 @@ class Grid:
         if self._open is None:
             episodes = begin_episodes(lanes, seeds_M)
         else:
-            episodes, open_M = self._open
-            restart_F = np.asarray(self._arms.restart_probability)
-            anew_M = begins_anew(seeds_FB, restart_F[:, None]).ravel()
-            episodes = go_on(lanes, episodes, open_M & ~anew_M, seeds_M)
+            episodes = go_on(lanes, *self._open, seeds_M)
         self.learners, outcome, *after = federate_first(
             self._server,
             self.learners,

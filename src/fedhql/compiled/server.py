@@ -40,7 +40,6 @@ class ArmNumbers(NamedTuple):
     query_batch: Array
     rule: Array  # index into the server's rules
     carry_over: Array  # whether unfinished episodes continue in the next round
-    restart_probability: Array  # of those that do
     public: Array  # whether every round asks about the same states
     attack: Array  # the number of the attack
     attackers: Array

@@ -96,7 +96,6 @@ def build_server(
         learning_rate=federation.learning_rate,
         discount=settings.environment.discount,
         carry_over=federation.carry_over,
-        restart_probability=federation.restart_probability,
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
         public=federation.public,

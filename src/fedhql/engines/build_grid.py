@@ -71,7 +71,6 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         query_batch=numbers("query_batch", "i"),
         rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),
         carry_over=numbers("carry_over", "?"),
-        restart_probability=numbers("restart_probability"),
         public=numbers("public", "?"),
         attack=jnp.array(attacks, dtype="i"),
         attackers=jnp.array([of_arm.attack.attackers for of_arm in federated], dtype="i"),

@@ -15,7 +15,6 @@ from fedhql.federation.figures import RoundFigures, count_refused, no_usable_ans
 from fedhql.federation.reading import FromSums, FromValues, Reading
 from fedhql.federation.rules import Rule
 from fedhql.federation.step import (
-    begins_anew,
     broadcast_rows,
     choose,
     public_actions,
@@ -76,7 +75,6 @@ class FederationServer:
         learning_rate: float,
         discount: float,
         carry_over: bool = False,
-        restart_probability: float = 0.0,
         all_actions: bool = False,
         pessimism: float = 0.0,
         public: bool = False,
@@ -93,7 +91,7 @@ class FederationServer:
         self._horizon_steps = horizon_steps
         self._learning_rate = learning_rate
         self._discount = discount
-        self._restart_probability = restart_probability if carry_over else 1.0
+        self._carry_over = carry_over
         self._all_actions = all_actions
         self._pessimism = pessimism
         self._public = public
@@ -119,10 +117,8 @@ class FederationServer:
         if going_on is not None:
             states = self._environments.states()
         else:
-            anew_B = begins_anew(np.asarray(seeds), self._restart_probability)
-            running = self._environments.running
-            self._environments.running = running[~anew_B[running]]
-            states = self._environments.go_on(seeds)
+            begin = self._environments.go_on if self._carry_over else self._environments.reset
+            states = begin(seeds)
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count

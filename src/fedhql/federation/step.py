@@ -60,14 +60,6 @@ def step_targets(
     return StepTargets(targets, spread_B, error_B, loss_B)
 
 
-def begins_anew(seeds: Array, restart_probability: Array | float) -> Array:
-    """Return in which rows a round begins a new episode, even if the last one has not ended.
-
-    The seed of a row decides, so that every engine restarts the same rows.
-    """
-    return seeds < np.float64(np.float32(restart_probability)) * 2.0**32
-
-
 def public_actions(rows_B: Array, number: Any, A: int) -> Array:
     """Return the actions that lead to the public states: random, and the same in every round.
 

@@ -27,11 +27,6 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
             "public states do not have; allowed with 'public': rules without weights"
         )
-    if federation.restart_probability and not federation.carry_over:
-        return (
-            "federation.restart_probability is for server_environments = 'carry-over', not "
-            f"{federation.server_environments!r}"
-        )
     for key in dict.fromkeys(key for each in RULES.values() for key in each.numbers):
         value = getattr(federation, key)
         if key in spec.numbers and value is None:

@@ -111,8 +111,6 @@ class FederationSettings(_Section):
 
     "public": the first round collects states with random actions; every round asks about them, and
     the later ones cost no env steps. It needs learning_rate = 0."""
-    restart_probability: float = Field(0.0, ge=0, le=1)
-    """For carry-over: the probability that an episode begins anew at the start of a round."""
     secure_aggregation: bool = False
     """Let the server see only sums over agents."""
     secure_value_bound: float = Field(1e6, gt=0, le=1e30)
