@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank, read
 from fedhql.results.curves import Curve
@@ -199,9 +200,7 @@ def test_what_is_told_of_lunarlander() -> None:
 
 
 def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
-    found = [row for row in rows if (row.task, row.arm) == (task, arm)]
-    changes = [row.second_half_after_rounds - row.second_half for row in found]
-    return str(Estimate.of(np.array(changes)))
+    return str(Estimate.of(changes_by_a_round(task, arm, rows)))
 
 
 def test_baselines_of_lunarlander_are_the_archives() -> None:
@@ -237,7 +236,7 @@ def test_what_is_told_of_wide_rounds() -> None:
         (row.arm, row.seed): row.second_half_consensus for row in WIDE_ROUNDS if row.task == task
     }
     more = [consensus[wide, seed] - consensus[papers, seed] for seed in range(100, 108)]
-    assert f"Nor is their consensus, with {Estimate.of(np.array(more))}." in appendix
+    assert f"Nor is their consensus: {Estimate.of(np.array(more))}." in appendix
     changed, unchanged = (rounds_change(task, arm, WIDE_ROUNDS) for arm in (wide, papers))
     assert f"A round still changes their return, by {changed}." in appendix
     assert f"With the paper's server it changes by {unchanged}." in appendix
@@ -348,8 +347,13 @@ def test_what_is_told_of_larger_rounds() -> None:
 
 
 def change_by_a_round(task: str, arm: str, rows: list[Row] = BROADCAST) -> float:
+    return float(changes_by_a_round(task, arm, rows).mean())
+
+
+def changes_by_a_round(task: str, arm: str, rows: list[Row]) -> NDArray[np.float64]:
+    """Return how the second half differs after rounds, seed by seed."""
     of_arm = [row for row in rows if (row.task, row.arm) == (task, arm)]
-    return float(np.mean([row.second_half_after_rounds - row.second_half for row in of_arm]))
+    return np.array([row.second_half_after_rounds - row.second_half for row in of_arm])
 
 
 def test_the_worst_task_decides_the_rank() -> None:
