@@ -50,6 +50,8 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
         pessimism=jnp.zeros(F),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),
+        replay_batch=jnp.zeros(F, dtype=int),
+        replay_capacity=jnp.zeros(F, dtype=jnp.uint32),
         rule=jnp.zeros(F, dtype=int),
         carry_over=jnp.zeros(F, dtype=bool),
         public=jnp.zeros(F, dtype=bool),

@@ -204,19 +204,30 @@ CARRIED = read_settings(  # as in the -plus presets
 
 
 def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
-    """They also agree after a checkpoint, and they differ from episodes that are reset."""
-    arms = ("fedhql", "server_environments=reset", "attack=noise,attackers=1")
+    """They also agree after a checkpoint, and they differ from episodes that are reset.
+
+    So does the server's memory, also when it holds fewer transitions than there have been.
+    """
+    arms = (
+        "fedhql",
+        "server_environments=reset",
+        "attack=noise,attackers=1",
+        "replay_batch=2",
+        "replay_batch=4,replay_capacity=7",
+    )
     cells = [Cell(arm, 0) for arm in arms]
     messages = [by_messages(CARRIED, cell, ROUNDS) for cell in cells]
     grid = build_grid(CARRIED, cells)
     for number in range(ROUNDS):
-        grid.self_learn(np.full(3, 41 * (number + 1)))
+        grid.self_learn(np.full(len(cells), 41 * (number + 1)))
         seeds_FB = np.stack([server_seeds(CARRIED, cell, number) for cell in cells])
-        outcome = grid.federate(seeds_FB, np.full(3, PLENTY))
+        outcome = grid.federate(seeds_FB, np.full(len(cells), PLENTY))
         for lane, theirs in enumerate(of_cell[number] for of_cell in messages):
             assert int(outcome.server_env_steps[lane]) == theirs.figures[0]
             for n in range(3):
                 close(grid.policy(lane, n)[1], theirs.improved[n])
+            figures = np.asarray(outcome.sums)[lane] / theirs.figures[0]
+            close(figures, theirs.figures[1:4])
         home = tmp_path / str(number)
         home.mkdir()
         grid.save(home)

@@ -54,6 +54,8 @@ ARM: Arm = {
     "pessimism": 0.0,
     "horizon_steps": 12,
     "query_batch": 4,
+    "replay_batch": 0,
+    "replay_capacity": 10,
     "rule": 0,
     "carry_over": False,
     "public": False,

@@ -50,6 +50,8 @@ ARMS = ArmNumbers(
     pessimism=jnp.zeros(2),
     horizon_steps=jnp.array([4, 4]),
     query_batch=jnp.array([3, 3]),
+    replay_batch=jnp.array([0, 0]),
+    replay_capacity=jnp.array([10, 10]),
     rule=jnp.zeros(2, dtype=int),
     carry_over=jnp.zeros(2, dtype=bool),
     public=jnp.zeros(2, dtype=bool),

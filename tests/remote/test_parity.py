@@ -36,6 +36,9 @@ episodes = 3
 interval_env_steps = 200
 moments = "both"
 """
+CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
+    "[budget]", "replay_batch = 6\nreplay_capacity = 40\n[budget]"
+)
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
 [environment]
@@ -228,11 +231,11 @@ def assert_same_records(one: Path, other: Path) -> None:
     ("task", "agents"),
     [
         (FROZEN_LAKE.format(server_environments="reset"), TABULAR),
-        (FROZEN_LAKE.format(server_environments="carry-over"), TABULAR),
+        (CARRIED_OVER, TABULAR),
         (CART_POLE, DQN),
         (CART_POLE, POLICIES),
     ],
-    ids=["tabular", "tabular, carry-over", "dqn", "policies"],
+    ids=["tabular", "tabular, carry-over and replay", "dqn", "policies"],
 )
 def test_a_network_writes_the_same_records_as_one_process(
     task: str,
@@ -267,14 +270,19 @@ def test_secure_aggregation_over_a_network_writes_the_same_rounds(
 
 
 @pytest.mark.parametrize(
-    "server_environments", [pytest.param("reset", marks=pytest.mark.slow), "carry-over"]
+    "task",
+    [
+        pytest.param(
+            FROZEN_LAKE.format(server_environments="reset"), id="reset", marks=pytest.mark.slow
+        ),
+        pytest.param(CARRIED_OVER, id="carry-over and replay"),
+    ],
 )
 def test_a_restarted_server_writes_the_same_records(
-    server_environments: str,
+    task: str,
     network: Callable[[str, Agents], Network],
     in_one_process: Callable[[str, Agents], Path],
 ) -> None:
-    task = FROZEN_LAKE.format(server_environments=server_environments)
     federation = network(task, TABULAR)
     federation.serve()
     federation.join()

@@ -100,7 +100,11 @@ def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
     [
         (TABULAR.format(budget=2_000), 10, ()),
         (TABULAR.format(budget=2_000), 10, ("federation.broadcast=all-actions",)),
-        (TABULAR.format(budget=2_000), 10, ("federation.server_environments=carry-over",)),
+        (
+            TABULAR.format(budget=2_000),
+            10,
+            ("federation.server_environments=carry-over", "federation.replay_batch=8"),
+        ),
         (
             TABULAR.format(budget=2_000),
             10,

@@ -33,6 +33,7 @@ from fedhql.compiled.evaluation import (
     play_together,
 )
 from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
+from fedhql.compiled.replay import draws_of_lanes, empty_memories
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
@@ -76,9 +77,10 @@ class Grid:
         # share JAX's cache. If one of them begins with the last population, each compiles half of
         # the programs and finds the other half in the cache.
         self._order = range(len(self.cohort.members))[:: -1 if backwards else 1]
+        lanes = make_lanes()
         self._server = Server(
             self.cohort,
-            make_lanes(),
+            lanes,
             rules,
             horizon_steps=int(max(arms.horizon_steps, default=0)),
             discount=discount,
@@ -87,6 +89,10 @@ class Grid:
             pessimistic=bool(arms.pessimism.any()),
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
+        self._memories = None
+        if any(replays_F := np.asarray(arms.replay_batch)):
+            slots = int(np.asarray(arms.replay_capacity)[replays_F > 0].max())
+            self._memories = empty_memories(len(replays_F), slots, lanes.observation_size)
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
@@ -199,12 +205,15 @@ class Grid:
             episodes = begin_episodes(lanes, seeds_M)
         else:
             episodes = go_on(lanes, *self._open, seeds_M)
-        self.learners, outcome, *after = federate_first(
+        horizons, batches = self._arms.horizon_steps.tolist(), self._arms.replay_batch.tolist()
+        self.learners, outcome, *after, self._memories = federate_first(
             self._server,
             self.learners,
             self._numbers,
             self._arms,
             episodes,
+            self._memories,
+            jnp.asarray(draws_of_lanes(seeds_FB, horizons, batches)),
             jnp.asarray(np.minimum(affordable_F, np.iinfo(np.int32).max), dtype=jnp.int32),
         )
         if self._server.carry_over:
@@ -220,6 +229,7 @@ class Grid:
             tuple(self._experiences),
             self._numbers,
             self._arms,
+            self._memories,
             episodes=episodes,
             query_batch=query_batch,
             step_limit=step_limit,
@@ -260,6 +270,8 @@ class Grid:
             save_experience(home, experience)
         if self._open is not None:
             save_arrays(directory / "server", _server_state(*self._open, self._server.lanes))
+        if self._memories is not None:
+            save_arrays(directory / "memory", self._memories)
 
     def restore(self, directory: Path) -> None:
         for p in range(len(self._experiences)):
@@ -267,6 +279,8 @@ class Grid:
             self._put(p, load_arrays(home / "learner", self.learners[p]))
             self._experiences[p] = load_experience(home, self._experiences[p])
         self.env_steps = int(self._experiences[0].env_steps)
+        if self._memories is not None:
+            self._memories = load_arrays(directory / "memory", self._memories)
         if (directory / "server.open.npy").exists():
             lanes = self._server.lanes
             some = begin_episodes(lanes, jnp.zeros(1, dtype=jnp.uint32)), jnp.zeros(1, dtype=bool)

@@ -16,29 +16,32 @@ from fedhql.agents.dqn.phases import Lower, phase_programs
 from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import Learners
 from fedhql.compiled.evaluation import play_together
+from fedhql.compiled.replay import Memories
 from fedhql.compiled.server import ArmNumbers, Outcome, Server
 from fedhql.environments.lanes import Episodes, begin_episodes, go_on
 
 Array = jax.Array
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
+@partial(jax.jit, static_argnums=0, donate_argnames=("learners", "memories"))
 def federate_first(
     server: Server,
     learners: Learners,
     numbers: tuple[Numbers, ...],
     arms: ArmNumbers,
     episodes: Episodes,
+    memories: Memories | None,
+    draws_HFR: Array,
     affordable_F: Array,
-) -> tuple[Learners, Outcome, Episodes, Array]:
+) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
     """Federate the first lanes; return the learners of the others unchanged."""
     F = len(affordable_F)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
-    improved, outcome, episodes, open_M = server.federate(
-        first(learners), first(numbers), arms, episodes, affordable_F
+    improved, outcome, episodes, open_M, memories = server.federate(
+        first(learners), first(numbers), arms, episodes, memories, draws_HFR, affordable_F
     )
     after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
-    return after, outcome, episodes, open_M
+    return after, outcome, episodes, open_M, memories
 
 
 @partial(jax.jit, static_argnums=0)
@@ -53,6 +56,7 @@ def compile_ahead(
     experiences: tuple[Experience, ...],
     numbers: tuple[Numbers, ...],
     arms: ArmNumbers,
+    memories: Memories | None,
     *,
     episodes: int,
     query_batch: int,
@@ -64,7 +68,7 @@ def compile_ahead(
     Only the shapes of the arguments matter.
     """
     shapes: Callable[[Any], Any] = partial(jax.eval_shape, lambda tree: tree)
-    learners, experiences, numbers = shapes((learners, experiences, numbers))
+    learners, experiences, numbers, memories = shapes((learners, experiences, numbers, memories))
     F, agents = len(arms.learning_rate), sum(len(of.discount) for of in numbers)
     begin: Callable[[Any], Any] = partial(jax.eval_shape, partial(begin_episodes, server.lanes))
     given = learners, numbers, arms
@@ -81,9 +85,12 @@ def compile_ahead(
         open_M = jnp.zeros(F * query_batch, dtype=bool)
         affordable_F = jnp.zeros(F, dtype=jnp.int32)
         begun = begin(seeds_M)
+        R = int(max(arms.replay_batch))
+        draws_HFR = jnp.zeros((server.horizon_steps, F, R), dtype=jnp.uint32)
+        round_ = begun, memories, draws_HFR, affordable_F
         lowers += [
             partial(begin_episodes.lower, server.lanes, seeds_M),
-            partial(federate_first.lower, server, *given, begun, affordable_F),
+            partial(federate_first.lower, server, *given, *round_),
         ]
         if server.carry_over:
             lowers.append(partial(go_on.lower, server.lanes, begun, open_M, seeds_M))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
+from fedhql.compiled.replay import Memories, Transitions, recall, remember
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
@@ -38,6 +39,8 @@ class ArmNumbers(NamedTuple):
     pessimism: Array  # μ
     horizon_steps: Array
     query_batch: Array
+    replay_batch: Array
+    replay_capacity: Array
     rule: Array  # index into the server's rules
     carry_over: Array  # whether unfinished episodes continue in the next round
     public: Array  # whether every round asks about the same states
@@ -55,13 +58,14 @@ class Outcome(NamedTuple):
 
 
 class ServerStep(NamedTuple):
-    """The result of lines 7 to 13. R rows are broadcast: B, or B · A for all actions."""
+    """The result of lines 7 to 13. R rows are broadcast: X, or X · A for all actions."""
 
     learners: Learners
     episodes: Episodes
     actions: Array  # (F, R)
     targets: Array  # (F, R)
     ended: Array  # (F, B)
+    transitions: Transitions  # of this step: B rows
     weights: Array | None  # (F, N) for a weighted rule
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
@@ -88,12 +92,14 @@ class Server:
         numbers: tuple[Numbers, ...],
         arms: ArmNumbers,
         episodes: Episodes,
+        memories: Memories | None,
+        draws_HFR: Array,
         affordable_F: Array,
-    ) -> tuple[Learners, Outcome, Episodes, Array]:
+    ) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
         """Run one round of at most `affordable_F` server env steps in each lane.
 
-        Return the learners, the outcome, the episodes, and (M,) which episodes the next round
-        continues.
+        `draws_HFR` choose the transitions to recall. Return the learners, the outcome, the
+        episodes, (M,) which episodes the next round continues, and the memories.
         """
         F = len(affordable_F)
         B = len(self.lanes.observe(episodes)) // F
@@ -105,11 +111,17 @@ class Server:
             return (number < self.horizon_steps) & running.any()
 
         def step(carry: Any) -> Any:
-            number, learners, episodes, running, open_FB, weights_FN, outcome = carry
+            number, learners, episodes, running, memories, open_FB, weights_FN, outcome = carry
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
-            taken = self.step(learners, numbers, arms, episodes, running, weights_FN, number)
+            recalled = None
+            if memories is not None:
+                recalled = recall(memories, draws_HFR[number], arms.replay_capacity)
+            given = learners, numbers, arms, episodes, running, weights_FN, number
+            taken = self.step(*given, recalled)
+            if memories is not None:
+                memories = remember(memories, taken.transitions, running)
             outcome = Outcome(
                 outcome.server_env_steps + running.sum(axis=1),
                 outcome.sums + taken.sums,
@@ -121,7 +133,17 @@ class Server:
                 after = chosen(running.ravel(), after, episodes)
             open_FB = open_FB & ~(running & taken.ended)
             running = running & ~taken.ended
-            return number + 1, taken.learners, after, running, open_FB, taken.weights, outcome
+            weights_FN = taken.weights
+            return (
+                number + 1,
+                taken.learners,
+                after,
+                running,
+                memories,
+                open_FB,
+                weights_FN,
+                outcome,
+            )
 
         nothing = Outcome(
             jnp.zeros(F, dtype=jnp.int32),
@@ -131,9 +153,10 @@ class Server:
         )
         # With weights of 0, all agents count equally in the first step of a round.
         weights_FN = jnp.zeros((F, N)) if self.is_weighted else None
-        start = (jnp.int32(0), learners, episodes, running, running, weights_FN, nothing)
-        _, learners, episodes, _, open_FB, _, outcome = jax.lax.while_loop(going_on, step, start)
-        return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel()
+        start = (jnp.int32(0), learners, episodes, running, memories, running, weights_FN, nothing)
+        end = jax.lax.while_loop(going_on, step, start)
+        _, learners, episodes, _, memories, open_FB, _, outcome = end
+        return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel(), memories
 
     @property
     def is_weighted(self) -> bool:
@@ -149,50 +172,62 @@ class Server:
         running_FB: Array,
         weights_FN: Array | None,
         number: Array,
+        recalled: tuple[Transitions, Array] | None = None,
     ) -> ServerStep:
         """Query, act, query again, form the targets and improve, in all running rows.
 
         `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
-        steps of a round.
+        steps of a round. `recalled` are earlier transitions, and (F,) whether there are any; their
+        rows X follow those of the environments.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
+        old, states_FXD, used_FX = None, states_FBD, running_FB
+        if recalled is not None:
+            old, held_F = recalled
+            is_asked_FR = jnp.arange(old.actions.shape[1]) < arms.replay_batch[:, None]
+            is_asked_FR &= (held_F & running_FB.any(axis=1))[:, None]
+            states_FXD = jnp.concatenate([states_FBD, old.states], axis=1)
+            used_FX = jnp.concatenate([running_FB, is_asked_FR], axis=1)
         ask = partial(self._answers, learners, numbers, arms)
-        q_FNBA, usable_FN = ask(states_FBD, running_FB, 2 * number)
+        q_FNXA, usable_FN = ask(states_FXD, used_FX, 2 * number)
         actions_FB = jax.vmap(lambda *of_lane: choose(self._read(*of_lane)))(
-            q_FNBA, usable_FN, weights_FN, arms
-        )
+            q_FNXA, usable_FN, weights_FN, arms
+        )[:, :B]
 
-        public_B = public_actions(jnp.arange(B), number, q_FNBA.shape[3])
+        A = q_FNXA.shape[3]
+        public_B = public_actions(jnp.arange(B), number, A)
         acted_FB = jnp.where(arms.public[:, None], public_B, actions_FB)
         taken = self.lanes.step(episodes, acted_FB.ravel(), running_FB.ravel())
         rewards_FB, terminated_FB, ended_FB = (
             x.reshape(F, B) for x in (taken.rewards, taken.terminated, taken.ended)
         )
-        asked_FB = running_FB & ~terminated_FB  # agents are not asked about a terminal state
         next_states_FBD = taken.observations.reshape(F, B, -1)
-        next_q_FNBA, next_usable_FN = ask(next_states_FBD, asked_FB, 2 * number + 1)
+        new = Transitions(states_FBD, actions_FB, rewards_FB, next_states_FBD, terminated_FB)
+        rows = new.and_then(old)
+        asked_FX = used_FX & ~rows.terminated  # agents are not asked about a terminal state
+        next_q_FNXA, next_usable_FN = ask(rows.next_states, asked_FX, 2 * number + 1)
 
-        step = actions_FB, rewards_FB, terminated_FB
-        now, then = (q_FNBA, usable_FN), (next_q_FNBA, next_usable_FN)
+        step = rows.actions, rows.rewards, rows.terminated
+        now, then = (q_FNXA, usable_FN), (next_q_FNXA, next_usable_FN)
         if weights_FN is not None:
-            weights_FN = jax.vmap(self._weights)(now, then, *step, running_FB)
+            weights_FN = jax.vmap(self._weights)(now, then, *step, used_FX)
         formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
-        rows = states_FBD, actions_FB, formed.targets, running_FB
+        sent = states_FXD, rows.actions, formed.targets, used_FX
         if self.all_actions:
-            A = q_FNBA.shape[3]
-            every = jax.vmap(broadcast_rows)(states_FBD, formed.targets)
-            rows = *every, jnp.repeat(running_FB, A, axis=1)
+            every = jax.vmap(broadcast_rows)(states_FXD, formed.targets)
+            sent = *every, jnp.repeat(used_FX, A, axis=1)
         # At public states the action taken is not the one whose target is sent.
-        error_FB = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
-        figures = (formed.spread, error_FB, formed.loss)
-        asked_F, asked_again_F = running_FB.any(axis=1), asked_FB.any(axis=1)
+        error_FX = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
+        figures = (x[:, :B] for x in (formed.spread, error_FX, formed.loss))
+        asked_F, asked_again_F = running_FB.any(axis=1), asked_FX.any(axis=1)
         return ServerStep(
-            learners=self._improved(learners, numbers, *rows),
+            learners=self._improved(learners, numbers, *sent),
             episodes=taken.episodes,
-            actions=rows[1],
-            targets=rows[2],
+            actions=sent[1],
+            targets=sent[2],
             ended=ended_FB,
+            transitions=new,
             weights=weights_FN,
             sums=jnp.stack([jnp.where(running_FB, x, 0).sum(axis=1) for x in figures], axis=1),
             refused=(~usable_FN).astype(jnp.int32) + ~next_usable_FN,

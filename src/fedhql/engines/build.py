@@ -1,6 +1,7 @@
 """Build a cohort, environments and a server from settings."""
 
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedhql.federation import (
     ServerEnvironments,
     rule_named,
 )
+from fedhql.federation.replay import Replay
 from fedhql.plugins import is_plugin
 from fedhql.settings.sections import ExperimentSettings, FederationSettings, TaskSettings
 
@@ -85,7 +87,11 @@ def build_batch(settings: TaskSettings, size: int) -> "EnvironmentBatch | TwinBa
 
 
 def build_server(
-    settings: TaskSettings, cohort: Cohort, environments: ServerEnvironments, cell: str = ""
+    settings: TaskSettings,
+    cohort: Cohort,
+    environments: ServerEnvironments,
+    cell: str = "",
+    replay_file: Path | None = None,
 ) -> FederationServer:
     federation = settings.federation
     return FederationServer(
@@ -99,8 +105,15 @@ def build_server(
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
         public=federation.public,
+        replay=build_replay(federation, replay_file),
         cell=cell,
     )
+
+
+def build_replay(federation: FederationSettings, file: Path | None) -> Replay | None:
+    if not federation.replay_batch:
+        return None
+    return Replay(federation.replay_capacity, federation.replay_batch, federation.query_batch, file)
 
 
 def require_same_spaces(settings: TaskSettings) -> int:

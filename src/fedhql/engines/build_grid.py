@@ -69,6 +69,8 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         pessimism=numbers("pessimism"),
         horizon_steps=numbers("horizon_steps", "i"),
         query_batch=numbers("query_batch", "i"),
+        replay_batch=numbers("replay_batch", "i"),
+        replay_capacity=numbers("replay_capacity", "u4"),
         rule=jnp.array([rules.index(each.rule) for each in federations], dtype="i"),
         carry_over=numbers("carry_over", "?"),
         public=numbers("public", "?"),

@@ -26,6 +26,7 @@ from fedhql.storage.tracking import Tracking
 
 log = logging.getLogger(__name__)
 
+REPLAY = "server_replay.npy"  # in a checkpoint
 MOST_LOSSES = 3  # losses of agents without a checkpoint in between
 
 
@@ -119,6 +120,8 @@ class _CellRun:
             self._server.refused = self._records.refused
             if state is not None and "server_environments" in state:
                 self._server_environments.go_to(state["server_environments"])
+            if checkpoint is not None and state is not None and self._server.replay is not None:
+                self._server.replay.restore(checkpoint / REPLAY, state["remembered"])
         self._learned_in_phase = 0
 
     def until_budget_is_spent(self, build: Build) -> None:
@@ -176,6 +179,9 @@ class _CellRun:
             state["checkpoint_seconds"] = self._checkpoints.seconds_spent
             if self._server is not None and self._carries_over:
                 state["server_environments"] = self._server_environments.position()
+            if self._server is not None and self._server.replay is not None:
+                self._server.replay.save(directory / REPLAY)
+                state["remembered"] = self._server.replay.count
             (directory / "cell.json").write_text(json.dumps(state))
 
     def _keep(self, which: str, agents: Iterable[int]) -> None:

@@ -13,6 +13,7 @@ from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
 from fedhql.federation.figures import RoundFigures, count_refused, no_usable_answers
 from fedhql.federation.reading import FromSums, FromValues, Reading
+from fedhql.federation.replay import Replay, Transitions, replay_draws
 from fedhql.federation.rules import Rule
 from fedhql.federation.step import (
     broadcast_rows,
@@ -78,12 +79,14 @@ class FederationServer:
         all_actions: bool = False,
         pessimism: float = 0.0,
         public: bool = False,
+        replay: Replay | None = None,
         cell: str = "",
     ) -> None:
         """Federate by `rule`; `cell` names the run in warnings and errors.
 
         With `public`, every round asks about the same states: the server acts by
-        `public_actions`, and pays for the states in the first round only.
+        `public_actions`, and pays for the states in the first round only. With `replay`, every step
+        also forms targets from earlier transitions.
         """
         self._cohort = cohort
         self._environments = environments
@@ -95,6 +98,7 @@ class FederationServer:
         self._all_actions = all_actions
         self._pessimism = pessimism
         self._public = public
+        self.replay = replay
         self._cell = cell
         self.refused: Counter[str] = Counter()  # agent name -> answers left out so far
 
@@ -119,13 +123,14 @@ class FederationServer:
         else:
             begin = self._environments.go_on if self._carry_over else self._environments.reset
             states = begin(seeds)
+        draws_HR = replay_draws(seeds, self._horizon_steps, self.replay.batch if self.replay else 0)
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count
             if count == 0 or cost > budget.remaining_env_steps:
                 break
             budget = budget.after_server_steps(cost)
-            states, step_sums, weights = self._step(states, progress)
+            states, step_sums, weights = self._step(states, progress, draws_HR[progress.steps])
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
@@ -137,48 +142,55 @@ class FederationServer:
         return budget, progress.figures()
 
     def _step(
-        self, states: States, before: RoundProgress
+        self, states: States, before: RoundProgress, draws_R: NDArray[np.uint32]
     ) -> tuple[States, NDArray[np.float64], Weights]:
         """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        `before` is the progress so far. Return the next states of environments that still run, the
-        sums of the figures, and the weights of this step.
+        `before` is the progress so far; `draws_R` choose the transitions to recall. Return the next
+        states of environments that still run, the sums of the figures, and the weights of this
+        step.
         """
-        now = self._query(states)
+        count = len(states)
+        recalled = self.replay.recall(draws_R) if self.replay else None
+        now = self._query(states if recalled is None else np.concatenate([states, recalled.states]))
         reading = self._read(now, before.weights)
-        actions = choose(reading)
+        actions = choose(reading)[:count]
         taken = actions
         if self._public:
             A = reading.centre().shape[1]
             taken = public_actions(self._environments.running, before.steps, A)
         next_states, rewards, terminated, ended = self._environments.step(taken)
-        asked = ~terminated  # agents are not asked about a terminal state
-        then = self._query(next_states[asked]) if asked.any() else None
+        new = Transitions(states, actions, rewards, next_states, terminated)
+        rows = new.and_then(recalled)
+        asked = ~rows.terminated  # agents are not asked about a terminal state
+        then = self._query(rows.next_states[asked]) if asked.any() else None
 
-        weights = self._weights(now, then, actions, rewards, terminated)
-        next_values_BA = np.zeros((len(states), 1))  # after a terminal state there is no future
+        weights = self._weights(now, then, rows)
+        next_values_BA = np.zeros((len(asked), 1))  # after a terminal state there is no future
         if then is not None:
             asked_values = self._read(then, weights).lower_bound(self._pessimism)
-            next_values_BA = np.zeros((len(states), asked_values.shape[1]))
+            next_values_BA = np.zeros((len(asked), asked_values.shape[1]))
             next_values_BA[asked] = asked_values
         step = step_targets(
             self._read(now, weights),
             next_values_BA,
-            actions,
-            rewards,
-            terminated,
+            rows.actions,
+            rows.rewards,
+            rows.terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
             all_actions=self._all_actions,
         )
         if self._all_actions:
-            self._cohort.improve(*broadcast_rows(states, step.targets))
+            self._cohort.improve(*broadcast_rows(rows.states, step.targets))
         else:
-            self._cohort.improve(states, actions, step.targets)
+            self._cohort.improve(rows.states, rows.actions, step.targets)
+        if self.replay is not None:
+            self.replay.remember(new)
         # At public states the action taken is not the one whose target is sent.
         error_B = np.full_like(step.td_error, np.nan) if self._public else step.td_error
-        figures_B = (step.spread, error_B, step.loss)
-        return next_states[~ended], np.sum(figures_B, axis=1, dtype=np.float64), weights
+        figures = np.stack([step.spread, error_B, step.loss])[:, :count]
+        return next_states[~ended], np.sum(figures, axis=1, dtype=np.float64), weights
 
     def _read(self, answers: Answers | PooledAnswers, weights: Weights) -> Reading:
         if isinstance(answers, PooledAnswers):
@@ -192,9 +204,7 @@ class FederationServer:
         self,
         now: Answers | PooledAnswers,
         then: Answers | PooledAnswers | None,
-        actions: NDArray[np.int64],
-        rewards: Values,
-        terminated: NDArray[np.bool_],
+        rows: Transitions,
     ) -> Weights:
         """Return the weights of agents whose answers to both queries of the step were usable."""
         if not self._rule.weighted or isinstance(now, PooledAnswers):
@@ -203,13 +213,13 @@ class FederationServer:
         if isinstance(then, Answers):
             both = [name for name in both if name in self._names(then)]
             next_q_NBA = next_q_NBA[: len(both)]
-            next_q_NBA[:, ~terminated] = then.q_NBA[list(map(self._names(then).index, both))]
+            next_q_NBA[:, ~rows.terminated] = then.q_NBA[list(map(self._names(then).index, both))]
         weights_N = step_weights(
             now.q_NBA[list(map(self._names(now).index, both))],
-            actions,
-            rewards,
+            rows.actions,
+            rows.rewards,
             next_q_NBA,
-            terminated,
+            rows.terminated,
             discount=self._discount,
         )
         return dict(zip(both, weights_N.tolist(), strict=True))

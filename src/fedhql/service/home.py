@@ -84,8 +84,9 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     federation, service = settings.federation, settings.service
     # In an evaluation, a member is asked for its own episodes and those of the consensus policy.
     evaluated = 2 * settings.evaluation.episodes
-    asked = max(federation.query_batch, evaluated)
-    improved = federation.query_batch * (task.actions if federation.all_actions else 1)
+    rows = federation.query_batch + federation.replay_batch
+    asked = max(rows, evaluated)
+    improved = rows * (task.actions if federation.all_actions else 1)
     question = asked * state_bytes + ROOM_BYTES
     of_a_value, with_keys = np.dtype(np.float32).itemsize, ""
     if federation.secure_aggregation:
@@ -95,6 +96,8 @@ def message_sizes(settings: ServedSettings, task: Task) -> MessageSizes:
     of_a_state = task.actions * of_a_value
     from_member = max(asked * of_a_state, evaluated * (of_a_state + BYTES_OF_AN_ACTION))
     whose = f"federation.query_batch is {federation.query_batch}, with {task.actions} actions"
+    if federation.replay_batch:
+        whose = f"federation.replay_batch is {federation.replay_batch}, {whose}"
     if max(asked, improved) > service.most_states:
         raise SettingsError(
             f"service.most_states is {service.most_states}; allowed: at least "

@@ -44,6 +44,7 @@ class Position:
     enlisted: tuple[str, ...] = ()  # the members of the round
     progress: RoundProgress | None = None  # of a federation round that has begun
     environments: Mapping[str, Any] | None = None  # where the server's environments stand
+    remembered: int = 0  # the transitions that the server has in its replay memory
 
     @classmethod
     def of(cls, fact: Mapping[str, Any] | None) -> "Position":
@@ -57,6 +58,7 @@ class Position:
             tuple(fact.get("enlisted", ())),
             None if progress is None else RoundProgress(**progress),
             fact.get("environments"),
+            fact.get("remembered", 0),
         )
 
     def fact(self) -> dict[str, Any]:
@@ -67,14 +69,20 @@ class Position:
             written["progress"] = asdict(self.progress)
         if self.environments is not None:
             written["environments"] = self.environments
+        if self.remembered:
+            written["remembered"] = self.remembered
         return written
 
     def at(self, stage: Stage, enlisted: Sequence[str] = ()) -> "Position":
         return replace(self, stage=stage, enlisted=tuple(enlisted))
 
-    def after_step(self, progress: RoundProgress, environments: Mapping[str, Any]) -> "Position":
-        return replace(self, progress=progress, environments=environments)
+    def after_step(
+        self, progress: RoundProgress, environments: Mapping[str, Any], remembered: int
+    ) -> "Position":
+        return replace(self, progress=progress, environments=environments, remembered=remembered)
 
     def next_round(self, environments: Mapping[str, Any] | None) -> "Position":
         """Return the position after a round, with `environments` if they carry over."""
-        return Position(self.round + 1, Stage.NEXT, environments=environments)
+        return Position(
+            self.round + 1, Stage.NEXT, environments=environments, remembered=self.remembered
+        )

@@ -30,6 +30,7 @@ from fedhql.storage.records import ROUND, SELF_LEARNING
 
 log = logging.getLogger(__name__)
 POSITION = "position"  # its key in the journal
+REPLAY = "replay.npy"  # the server's memory, in its home
 
 
 class Service:
@@ -52,7 +53,9 @@ class Service:
         self._records = ServiceRecords(home, settings.seed, roster, self._in_loop)
         self._evaluations = MemberEvaluations(settings, self._cohort, roster, self._records)
         self._environments = build_batch(settings, settings.federation.query_batch)
-        self._server = build_server(settings, self._cohort, self._environments)
+        self._server = build_server(
+            settings, self._cohort, self._environments, replay_file=home / REPLAY
+        )
         self._position = Position.of(roster.journal.fact(POSITION))
         self._figures: RoundFigures | None = None
         if settings.service.mode == "continuous":
@@ -204,6 +207,8 @@ class Service:
         carries_over = going_on is not None or settings.federation.carry_over
         if carries_over and position.environments is not None:
             self._environments.go_to(position.environments)
+        if (replay := self._server.replay) is not None:  # without steps that were undone
+            replay.go_to(position.remembered)
         before_step = going_on or RoundProgress()
 
         def after_step(progress: RoundProgress) -> None:
@@ -273,7 +278,9 @@ class Service:
     # The position in the journal
 
     def _at(self, progress: RoundProgress) -> dict[str, Any]:
-        self._position = self._position.after_step(progress, self._environments.position())
+        remembered = self._server.replay.count if self._server.replay else 0
+        standing = self._environments.position()
+        self._position = self._position.after_step(progress, standing, remembered)
         return self._position.fact()
 
     def _move(self, stage: Stage) -> None:

@@ -27,6 +27,11 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
             "public states do not have; allowed with 'public': rules without weights"
         )
+    if federation.public and federation.replay_batch:
+        return (
+            "federation.server_environments = 'public' has no transitions to learn from again; "
+            f"allowed: federation.replay_batch = 0, not {federation.replay_batch}"
+        )
     for key in dict.fromkeys(key for each in RULES.values() for key in each.numbers):
         value = getattr(federation, key)
         if key in spec.numbers and value is None:

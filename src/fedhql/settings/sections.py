@@ -111,6 +111,12 @@ class FederationSettings(_Section):
 
     "public": the first round collects states with random actions; every round asks about them, and
     the later ones cost no env steps. It needs learning_rate = 0."""
+    replay_batch: NonNegativeInt = 0
+    """R, the earlier transitions of the server that each of its steps learns from again.
+
+    Agents are asked about their states too. They cost no env steps. The paper has none."""
+    replay_capacity: PositiveInt = 50_000
+    """For replay_batch: the number of latest transitions that the server keeps."""
     secure_aggregation: bool = False
     """Let the server see only sums over agents."""
     secure_value_bound: float = Field(1e6, gt=0, le=1e30)

@@ -46,8 +46,9 @@ class ServiceSettings(BaseModel):
     chunk_env_steps: PositiveInt = 500
     """In mode continuous, a member checks for questions after this many env steps."""
     most_states: PositiveInt = 65_536
-    """The most states in one batch, at least federation.query_batch and evaluation.episodes. With
-    broadcast = "all-actions", at least query_batch times the number of actions."""
+    """The most states in one batch, at least federation.query_batch + federation.replay_batch, and
+    evaluation.episodes. With broadcast = "all-actions", at least that sum times the number of
+    actions."""
     most_message_bytes: PositiveInt = 16 * 1024 * 1024
     """The largest message that the server accepts. A member that sends a larger one is refused."""
     most_messages_per_second: PositiveFloat = 1_000.0

@@ -1,0 +1,106 @@
+"""The server's memory: transitions from which it forms targets again, at no further env steps.
+
+Shape letters: H steps of a round, R transitions recalled in a step.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhql.contract import Actions, States, Values
+
+Array = Any  # a NumPy or JAX array
+
+
+class Transitions(NamedTuple):
+    """Steps of the server's environments, one per row."""
+
+    states: States
+    actions: Actions
+    rewards: Values
+    next_states: States
+    terminated: NDArray[np.bool_]
+
+    def and_then(self, others: "Transitions | None") -> "Transitions":
+        """Return the rows of both."""
+        if others is None:
+            return self
+        pairs: Any = zip(self, others, strict=True)
+        return Transitions(*(np.concatenate(both) for both in pairs))
+
+
+def replay_draws(seeds: Sequence[int], H: int, R: int) -> NDArray[np.uint32]:
+    """Return the draws of a round, (H, R), from the seeds of its environments."""
+    draws = np.random.SeedSequence(int(seeds[0])).generate_state(H * R)
+    return draws.astype(np.uint32).reshape(H, R)
+
+
+def recalled_slots(draws: Array, count: Any, capacity: Any, slots: int) -> Array:
+    """Return where in a ring the drawn transitions are: any of the latest `capacity`.
+
+    `count` transitions have been written so far, the first into slot 0. If there are none, the
+    result has no meaning.
+    """
+    xp = draws.__array_namespace__()
+    held = xp.maximum(xp.minimum(count, capacity), 1)
+    return (count - 1 - draws % held) % slots
+
+
+class Replay:
+    """The latest transitions of one server, in a ring of slots."""
+
+    def __init__(self, capacity: int, batch: int, room: int, file: Path | None = None) -> None:
+        """Keep `capacity` transitions, and recall `batch` of them in each step.
+
+        A step adds at most `room` transitions. The ring has so many slots more: a step that is
+        undone and taken again can still recall what it did the first time. With `file`, the slots
+        are in that file.
+        """
+        self.batch = batch
+        self.count = 0  # the transitions so far; those before it are valid
+        self._capacity, self._slots, self._file = capacity, capacity + room, file
+        self._ring: NDArray[Any] | None = None
+        if file is not None and file.exists():
+            self._ring = np.lib.format.open_memmap(file, mode="r+")
+
+    def recall(self, draws_R: NDArray[np.uint32]) -> Transitions | None:
+        """Return one transition per draw, or None if there are none yet."""
+        if self._ring is None or self.count == 0:
+            return None
+        slots_R = recalled_slots(draws_R.astype(np.int64), self.count, self._capacity, self._slots)
+        rows_R = self._ring[slots_R]
+        return Transitions(*(rows_R[field] for field in Transitions._fields))
+
+    def go_to(self, count: int) -> None:
+        """Forget all but the first `count` transitions; all of them if the file is gone."""
+        self.count = count if self._ring is not None else 0
+
+    def remember(self, new: Transitions) -> None:
+        if self._ring is None:
+            self._ring = self._new_ring(new)
+        slots_B = (self.count + np.arange(len(new.actions))) % self._slots
+        for field, rows in zip(Transitions._fields, new, strict=True):
+            self._ring[field][slots_B] = rows
+        if isinstance(self._ring, np.memmap):
+            self._ring.flush()
+        self.count += len(new.actions)
+
+    def save(self, file: Path) -> None:
+        if self._ring is not None:
+            np.save(file, self._ring)
+
+    def restore(self, file: Path, count: int) -> None:
+        """Continue from what `save` wrote when there were `count` transitions."""
+        self.count = count
+        if count:
+            self._ring = np.load(file)
+
+    def _new_ring(self, new: Transitions) -> NDArray[Any]:
+        fields: Any = zip(Transitions._fields, new, strict=True)
+        dtype = np.dtype([(name, rows.dtype, rows.shape[1:]) for name, rows in fields])
+        if self._file is None:
+            return np.zeros(self._slots, dtype=dtype)
+        return np.lib.format.open_memmap(self._file, mode="w+", dtype=dtype, shape=(self._slots,))
