@@ -6,7 +6,7 @@ with seeds apart from those of the results, and continues where it was stopped.
 table of it, one row for each task, candidate and seed.
 `python benchmarks/plus_search.py rank docs/plus/search.csv` prints the candidates, best first.
 `python benchmarks/plus_search.py compare docs/plus/search.csv` prints their returns, and
-their gains over the presets `-plus` and over agents alone.
+their gains over the first `-plus` and over agents alone.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
 (after self-learning; over agents, then seeds), less the task's zero and divided by its scale. Its
@@ -50,7 +50,7 @@ TASKS = {
     "lunarlander-n5": Task(LUNARLANDER_5, -100.0, 20_000),
 }
 RULES = ("bellman-weighted", "mean-std", "median-mad", "hampel")
-PLUS = "rule=bellman-weighted,pessimism=0"  # the server of the presets `-plus`
+PLUS = "rule=bellman-weighted,pessimism=0"  # the server that the presets `-plus` had first
 ARMS = (
     INDEPENDENT,
     *(f"rule={rule},pessimism={mu}" for rule in RULES for mu in (0, 1)),
@@ -60,6 +60,7 @@ ARMS = (
     "rule=mean-std,pessimism=1.5",
     "rule=median-mad,pessimism=1,learning_rate=0.5",
     "rule=median-mad,pessimism=1,exploration=0",
+    "rule=median-mad,pessimism=1,replay_batch=96",  # chosen: the server of the presets `-plus`
 )
 
 
@@ -86,7 +87,8 @@ def run(out: Path) -> None:
         subprocess.run(
             [*command, "run", f"{name}-plus", *arms, "--seeds", SEEDS, "--budget", str(budget),
              "--set", f"evaluation.interval_env_steps={task.interval_env_steps}",
-             "--set", "evaluation.moments=both", "--out", str(out / name), "--resume"],
+             "--set", "evaluation.moments=both", "--set", "federation.replay_batch=0",
+             "--out", str(out / name), "--resume"],
             check=True,
         )  # fmt: skip
 
@@ -165,7 +167,7 @@ def compare(rows: Sequence[Row]) -> str:
     """Return the table of returns, with gains of the second half seed by seed."""
     lines = [
         "| task | choice | best | second half | after rounds | consensus | expects / gets "
-        "| gain over `-plus` | gain over alone |",
+        "| gain over the first `-plus` | gain over alone |",
         "|---|---|" + "---:|" * 7,
     ]
     for task, arm in dict.fromkeys((row.task, row.arm) for row in rows):
@@ -186,10 +188,12 @@ def compare(rows: Sequence[Row]) -> str:
 
 
 def gains(rows: Sequence[Row], task: str, arm: str, other: str) -> NDArray[np.float64]:
-    """Return how far `arm` is above `other` in the second half, seed by seed."""
-    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
-    seeds = sorted({row.seed for row in rows if (row.task, row.arm) == (task, arm)})
-    return np.array([found[arm, seed] - found[other, seed] for seed in seeds])
+    """Return how far `arm` is above `other` in the second half, for each seed that both have."""
+    of_arm, of_other = (
+        {row.seed: row.second_half for row in rows if (row.task, row.arm) == (task, name)}
+        for name in (arm, other)
+    )
+    return np.array([of_arm[s] - of_other[s] for s in sorted(of_arm.keys() & of_other.keys())])
 
 
 def main() -> None:

@@ -12,7 +12,9 @@ from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
-from fedhql.storage.arm_names import INDEPENDENT
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import preset_text
+from fedhql.storage.arm_names import INDEPENDENT, label
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARTPOLE_5, CARTPOLE_10 = ("reproduction/earlier/cartpole-n5", "reproduction/earlier/cartpole-n10")
@@ -111,11 +113,13 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
-SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS = (
+SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY = (
     read(DOCS / "plus" / f"search{name}.csv")
-    for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide")
+    for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide", "-replay")
 )
 BASELINES = read(DOCS / "plus" / "baselines.csv")
+LONG = read(DOCS / "plus" / "long.csv")
+CHOSEN = "rule=median-mad,pessimism=1,replay_batch=96"
 IN_BOTH_SEARCHES = ("cartpole-n5", "rule=median-mad,pessimism=1.5")
 WIDE = "horizon_steps=8,query_batch=512"
 LIMIT = "target_limit=1000"  # a setting that was removed
@@ -143,7 +147,7 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    searches = (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS)
+    searches = (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY)
     for table in (rank(SEARCH), rank(FIRST_STAGE), *map(compare, searches)):
         assert f"\n\n{table}\n\n" in appendix
     assert f"\n\n{compare(BASELINES)}\n\n" in (DOCS / "plus.md").read_text()
@@ -151,52 +155,167 @@ def test_the_searches_are_their_tables() -> None:
 
 def test_what_is_told_of_pessimism() -> None:
     page, appendix = words("plus.md"), words("plus/search.md")
-    best = "rule=median-mad,pessimism=1.5"
-    for task, seeds, rows in (("N=10", "5 seeds", SEARCH), ("N=5", "10 seeds", TEN_SEEDS)):
-        name = f"cartpole-{task.lower().replace('=', '')}"
-        mean, of_plus, of_alone = (
-            second_half(name, arm, rows) for arm in (best, PLUS, INDEPENDENT)
-        )
-        assert (
-            f"**CartPole {task}**, {seeds}: {mean} with `median-mad` and μ = 1.5. It is {of_plus} "
-            f"for `-plus` and {of_alone} for agents alone. The gain over `-plus` is "
-            f"{told_of_gain(name, best, PLUS, rows)}." in page
-        )
-    assert f"The paper's server has {second_half(name, PAPERS, TEN_SEEDS)}." in page
     for rule in RULES:
         zero, one = (f"rule={rule},pessimism={mu}" for mu in (0, 1))
         added = " | ".join(told_of_gain(task, one, zero) for task in TASKS)
         assert f"| {rule} | {added} |" in appendix
-    ratios = [expected_of_got(n, mu) for n in ("cartpole-n5", "cartpole-n10") for mu in (0, 1.5)]
-    five, ten = "{:.1f} times what they get with μ = 0, and {:.1f} times with", "{:.1f} and {:.1f}"
-    assert five.format(*ratios[:2]) in page
-    assert f"With N=10 it is {ten.format(*ratios[2:])} times." in page
+    zero, one = (f"rule=median-mad,pessimism={mu}" for mu in (0, 1))
+    of_tasks = [told_of_gain(task, one, zero) for task in ("cartpole-n10", "lunarlander-n5")]
+    assert "it adds {} on N=10, and {} on LunarLander.".format(*of_tasks) in page
+    zero, one = (in_large_rounds(f"{arm},replay_batch=384", 5_000) for arm in (zero, one))
+    added_in_replay = told_of_gain("cartpole-n5", one, zero, REPLAY)
+    assert f"with μ = 1 instead of 0 adds {added_in_replay} on CartPole N=5" in page
+    assert f"There μ = 1 adds {added_in_replay} to μ = 0." in appendix
+    tasks = ("cartpole-n5", "cartpole-n10")
+    ratios = [
+        expected_of_got(n, f"rule=median-mad,pessimism={mu}") for n in tasks for mu in (0, 1.5)
+    ]
+    ratios += [expected_of_got(n, CHOSEN, BASELINES) for n in tasks]
+    assert (
+        "expect {:.1f} times what they get with `median-mad` and μ = 0, and {:.1f} times with "
+        "μ = 1.5. With N=10 it is {:.1f} and {:.1f} times. With `-plus` it is {:.1f} and {:.1f} "
+        "times".format(*ratios)
+        in page
+    )
 
 
-def expected_of_got(task: str, mu: float) -> float:
-    arm = f"rule=median-mad,pessimism={mu}"
-    found = [row for row in SEARCH if (row.task, row.arm) == (task, arm)]
+def in_large_rounds(arm: str, K: int) -> str:
+    return f"{arm},query_batch=128,self_learning_env_steps={K}"
+
+
+def expected_of_got(task: str, arm: str, rows: list[Row] = SEARCH) -> float:
+    found = [row for row in rows if (row.task, row.arm) == (task, arm)]
     return sum(row.expected for row in found) / sum(row.discounted for row in found)
+
+
+PAPERS_BY_TASK = {
+    "cartpole-n5": PAPERS,
+    "cartpole-n10": PAPERS,
+    "lunarlander-n5": PAPERS_ON_LUNARLANDER,
+}
+
+
+def test_the_presets_have_what_the_search_chose() -> None:
+    best = rank(SEARCH).splitlines()[2]
+    assert best.startswith(f"| {label(CHOSEN)} |")
+    for task in TASKS:
+        federation = read_settings(preset_text(f"{task}-plus")).federation
+        chosen = read_settings(preset_text(f"{task}-plus"), [
+            "federation.rule=median-mad", "federation.pessimism=1", "federation.replay_batch=96",
+        ]).federation  # fmt: skip
+        assert federation == chosen
+
+
+def test_what_is_told_of_the_choice() -> None:
+    page = words("plus.md")
+    for name, (task, papers) in zip(
+        ("CartPole N=5", "CartPole N=10", "LunarLander N=5"), PAPERS_BY_TASK.items(), strict=True
+    ):
+        means = [second_half(task, arm, BASELINES) for arm in (CHOSEN, papers, INDEPENDENT)]
+        gain = told_of_gain(task, CHOSEN, papers, BASELINES)
+        assert (
+            "**{}**: {} for `-plus`, {} for the paper's server and {} for agents alone. The gain "
+            "over the paper's server is {}".format(name, *means, gain)
+            in page
+        )
+        for arm in (CHOSEN, papers, INDEPENDENT):
+            seeds = {row.seed for row in BASELINES if (row.task, row.arm) == (task, arm)}
+            assert seeds == {*range(15), *range(40, 50)}
+    kept = [row for row in BASELINES if row.seed >= 40]
+    gains_kept = [told_of_gain(task, CHOSEN, arm, kept) for task, arm in PAPERS_BY_TASK.items()]
+    assert (
+        "With them alone, the gains over the paper's server are {}, {} and {}.".format(*gains_kept)
+        in page
+    )
+    after_rounds = mean_of("cartpole-n5", CHOSEN, "second_half_after_rounds", BASELINES)
+    assert f"After rounds it is {after_rounds:.0f}." in page
+    best = [
+        mean_of("cartpole-n10", arm, "max_mean", BASELINES) for arm in (CHOSEN, PAPERS, INDEPENDENT)
+    ]
+    assert "the agents' best is {:.0f}, instead of {:.0f} and {:.0f}.".format(*best) in page
+    names = ("second_half", "second_half_after_rounds", "second_half_consensus")
+    long = [mean_of("cartpole-n5", CHOSEN, name, LONG) for name in names]
+    assert (
+        "its second half is {:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the "
+        "consensus policy.".format(*long)
+        in page
+    )
+    (env_steps,) = {row.env_steps for row in LONG}
+    assert f"went on to {env_steps / 2e6:.0%} of the budget.".replace("%", " %") in page
+    added = [told_of_gain(task, CHOSEN, "rule=median-mad,pessimism=1") for task in TASKS]
+    assert "adds {} on CartPole N=5, {} on N=10 and {} on LunarLander.".format(*added) in page
+
+
+def mean_of(task: str, arm: str, name: str, rows: list[Row]) -> float:
+    return float(np.mean([getattr(r, name) for r in rows if (r.task, r.arm) == (task, arm)]))
+
+
+def test_when_agents_have_500() -> None:
+    with (DOCS / "plus" / "reached.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 125
+    last = max(float(row["env_steps_to_500"]) for row in rows) / 2e6
+    by_agent: dict[str, list[float]] = {}
+    for row in rows:
+        by_agent.setdefault(row["agent"], []).append(float(row["best_by_100000"]))
+    means = sorted(np.mean(of_agent) for of_agent in by_agent.values())
+    page = words("plus.md")
+    assert f"500 in every seed by {100 * last:.1f} % of the budget;" in page
+    assert f"by 5 % the agents' means over seeds are {means[0]:.0f} to {means[-1]:.0f}." in page
 
 
 def test_what_is_told_of_lunarlander() -> None:
     page, task, papers = words("plus.md"), "lunarlander-n5", PAPERS_ON_LUNARLANDER
-    means = [second_half(task, arm, BASELINES) for arm in (PLUS, papers, INDEPENDENT)]
+    of_alone = told_of_gain(task, CHOSEN, INDEPENDENT, BASELINES)
+    assert f"that over agents alone {of_alone}." in page
+    changed, unchanged = (rounds_change(task, arm, BASELINES) for arm in (CHOSEN, papers))
+    assert f"its agents by {changed}, a round of the paper's server by {unchanged}." in page
+    assert f"above agents alone: by {of_alone} over the second half" in words("limitations.md")
+    after_learning = {
+        (row.arm, row.seed): row.second_half_consensus for row in BASELINES if row.task == task
+    }
+    with (DOCS / "plus" / "consensus-after-rounds.csv").open(newline="") as file:
+        after_rounds = {
+            (arm, int(seed)): float(mean) for _, arm, seed, mean in list(csv.reader(file))[1:]
+        }
+    seeds = sorted(seed for arm, seed in after_rounds if arm == CHOSEN)
+    more, less = (
+        Estimate.of(np.array([sign * (of[CHOSEN, s] - of[papers, s]) for s in seeds]))
+        for sign, of in ((1, after_learning), (-1, after_rounds))
+    )
+    means = [np.mean([of[CHOSEN, s] for s in seeds]) for of in (after_learning, after_rounds)]
+    assert len(seeds) == 25
     assert (
-        "**LunarLander N=5**, 25 seeds: {} for `-plus`, {} for the paper's server and {} for "
-        "agents alone.".format(*means)
+        f"Its consensus policy has {means[0]:.0f} after self-learning, {more} more than that of "
+        f"the paper's server; after rounds it has {means[1]:.0f}, {less} less." in page
+    )
+
+
+def test_what_is_told_of_replay() -> None:
+    page, plain = words("plus/search.md"), "rule=median-mad,pessimism=1"
+    without, with_replay = (
+        in_large_rounds(arm, 10_000) for arm in (plain, f"{plain},replay_batch=384")
+    )
+    changes = [rounds_change("lunarlander-n5", arm, REPLAY) for arm in (without, with_replay)]
+    assert "by {} without replay, and by {} with 384 transitions.".format(*changes) in page
+    without, with_replay = (arm.replace("10000", "5000") for arm in (without, with_replay))
+    of_seeds = {
+        (r.arm, r.seed): r.second_half_after_rounds for r in REPLAY if r.task == "cartpole-n5"
+    }
+    after = [of_seeds[with_replay, s] - of_seeds[without, s] for s in range(100, 106)]
+    added = told_of_gain("cartpole-n5", with_replay, without, REPLAY)
+    assert (
+        f"the same 384 transitions add {added} after self-learning and "
+        f"{Estimate.of(np.array(after))} after rounds." in page
+    )
+    more = told_of_gain("lunarlander-n5", f"{plain},replay_batch=480", CHOSEN, REPLAY)
+    assert f"480 transitions have {more} more than 96." in page
+    at_20 = [told_of_gain(task, CHOSEN, plain) for task in TASKS]
+    assert (
+        "96 transitions add {} to `median-mad` with μ = 1 on CartPole N=5, {} on N=10 and {} on "
+        "LunarLander.".format(*at_20)
         in page
     )
-    of_alone, of_plus = (
-        told_of_gain(task, papers, other, BASELINES) for other in (INDEPENDENT, PLUS)
-    )
-    assert (
-        f"The paper's server is above alone by {of_alone}, and above `-plus` by {of_plus}." in page
-    )
-    changed, unchanged = (rounds_change(task, arm, BASELINES) for arm in (PLUS, papers))
-    assert f"its agents by {changed}, a round of the paper's server by {unchanged}." in page
-    below = told_of_gain(task, INDEPENDENT, PLUS, BASELINES)
-    assert f"`-plus` are below agents alone by {below} over" in words("limitations.md")
 
 
 def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
@@ -216,17 +335,15 @@ def test_baselines_of_lunarlander_are_the_archives() -> None:
 
 
 def test_choices_are_compared_at_equal_consumption() -> None:
-    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, BASELINES):
+    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, BASELINES):
         for task in TASKS:
             assert len({row.env_steps for row in rows if row.task == task}) <= 1
 
 
 def test_what_is_told_of_wide_rounds() -> None:
-    page, appendix, task = words("plus.md"), words("plus/search.md"), "lunarlander-n5"
+    appendix, task = words("plus/search.md"), "lunarlander-n5"
     papers = PAPERS_ON_LUNARLANDER
     wide = f"rule=median-mad,pessimism=1,{WIDE},self_learning_env_steps=10000"
-    means = [second_half(task, arm, WIDE_ROUNDS) for arm in (wide, papers, INDEPENDENT)]
-    assert "has {}, the paper's server {} and agents alone {}.".format(*means) in page
     of_alone, of_papers = (
         told_of_gain(task, wide, other, WIDE_ROUNDS) for other in (INDEPENDENT, papers)
     )
@@ -251,15 +368,6 @@ def test_what_is_told_of_wide_rounds() -> None:
         for mu in (1, 1.5)
     ]
     assert "{} with μ = 1 and {} with μ = 1.5, instead of {} and {}.".format(*anew) in appendix
-
-
-def test_what_is_told_of_the_papers_server() -> None:
-    there = curves_until(load_run(DOCS / "reproduction/h200/cartpole-n10"), "fedhql", 400_000)
-    second_halves = [curve.second_half_mean().mean() for curve in there.values()]
-    assert (
-        f"The paper's server has {Estimate.of(np.array(second_halves))} after rounds, with "
-        f"{len(there)} other seeds." in words("plus.md")
-    )
 
 
 def test_the_seed_that_expects_too_much() -> None:
@@ -293,12 +401,14 @@ def test_what_is_told_of_ten_seeds() -> None:
     def gain(arm: str, other: str) -> str:
         return told_of_gain("cartpole-n5", arm, other, TEN_SEEDS)
 
-    assert f"above the paper's server by {gain(median, PAPERS)}, and `-plus` by" in page
-    assert f"and `-plus` by {gain(PLUS, PAPERS)}." in page
+    assert f"above the paper's server by {gain(median, PAPERS)}, and the first `-plus` by" in page
+    assert f"and the first `-plus` by {gain(PLUS, PAPERS)}." in page
     chosen_by = [row for row in TEN_SEEDS if row.seed < 105]
     others = [row for row in TEN_SEEDS if row.seed >= 105]
     alone = told_of_gain("cartpole-n5", median, PLUS, others)
-    assert f"With them alone, `median-mad` with μ = 1.5 is above `-plus` by {alone}." in page
+    assert (
+        f"With them alone, `median-mad` with μ = 1.5 is above the first `-plus` by {alone}." in page
+    )
     had, has = (second_half("cartpole-n5", bellman, rows) for rows in (SEARCH, chosen_by))
     assert f"had {had} above with seeds 100 to 104, and has {has} with the same seeds" in page
     assert f"With ten seeds `median-mad` is above it by {gain(median, bellman)}." in page

@@ -357,7 +357,9 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
         for key in (
             "broadcast",
             "learning_rate",
+            "pessimism",
             "query_batch",
+            "replay_batch",
             "rule",
             "self_learning_env_steps",
             "server_environments",
@@ -370,10 +372,15 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
         "improvement_learning_rate",
         "improvement_revives_units",
         "improvement_value_unit",
+        "pessimism",
+        "replay_batch",
+        "rule",
     }
     assert all(self_learning.items() <= agent.options.items() for agent in both.agents)
     ours, theirs = plus.federation, paper.federation
-    assert (ours.rule, ours.broadcast) == ("bellman-weighted", "all-actions")
+    assert (ours.rule, ours.pessimism, ours.replay_batch) == ("median-mad", 1, 96)
+    assert both.federation.rule == "bellman-weighted"  # its agents were searched with it
+    assert ours.broadcast == "all-actions"
     assert (ours.carry_over, ours.learning_rate) == (True, 1)
     assert {agent.options["improvement_learning_rate"] for agent in both.agents} == {3e-4}
     assert {agent.options["improvement_value_unit"] for agent in both.agents} == {100.0}
