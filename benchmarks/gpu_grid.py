@@ -22,7 +22,7 @@ import numpy as np
 
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers
+from fedhql.compiled.round_arrays import ArmNumbers
 from fedhql.engines.jax_setup import set_gpu_flags
 from fedhql.environments.compiled import COMPILED_ENVIRONMENTS
 

@@ -188,12 +188,10 @@ def compare(rows: Sequence[Row]) -> str:
 
 
 def gains(rows: Sequence[Row], task: str, arm: str, other: str) -> NDArray[np.float64]:
-    """Return how far `arm` is above `other` in the second half, for each seed that both have."""
-    of_arm, of_other = (
-        {row.seed: row.second_half for row in rows if (row.task, row.arm) == (task, name)}
-        for name in (arm, other)
-    )
-    return np.array([of_arm[s] - of_other[s] for s in sorted(of_arm.keys() & of_other.keys())])
+    """Return how far `arm` is above `other` in the second half, seed by seed."""
+    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
+    seeds = sorted({row.seed for row in rows if (row.task, row.arm) == (task, arm)})
+    return np.array([found[arm, seed] - found[other, seed] for seed in seeds])
 
 
 def main() -> None:

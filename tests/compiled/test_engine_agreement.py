@@ -206,13 +206,14 @@ CARRIED = read_settings(  # as in the -plus presets
 def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
     """They also agree after a checkpoint, and they differ from episodes that are reset.
 
-    So does the server's memory, also when it holds fewer transitions than there have been.
+    So does the server's memory, when it holds fewer transitions than there have been or one step
+    has.
     """
     arms = (
         "fedhql",
         "server_environments=reset",
         "attack=noise,attackers=1",
-        "replay_batch=2",
+        "replay_batch=2,replay_capacity=1",
         "replay_batch=4,replay_capacity=7",
     )
     cells = [Cell(arm, 0) for arm in arms]

@@ -15,7 +15,7 @@ from fedhql.agents.dqn.config import DqnConfig
 from fedhql.compiled import grid as grid_module
 from fedhql.compiled import server as server_module
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers, Outcome
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.environments.lanes import TwinLanes, begin_episodes
 from fedhql.environments.twin_batch import TwinBatch

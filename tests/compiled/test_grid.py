@@ -16,7 +16,7 @@ from fedhql.agents.dqn.config import SILENT_UNITS, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers
+from fedhql.compiled.round_arrays import ArmNumbers
 from fedhql.engines.evaluation import evaluate
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twin_batch import TwinBatch

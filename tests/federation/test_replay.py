@@ -58,11 +58,31 @@ def test_a_step_that_was_undone_recalls_the_same_again(tmp_path: Path) -> None:
 
 
 def test_a_memory_whose_file_is_gone_begins_anew(tmp_path: Path) -> None:
-    replay = Replay(CAPACITY, 2, ROOM, tmp_path / "replay.npy")
-    replay.go_to(7)
+    file = tmp_path / "replay.npy"
+    for bad in (None, b"", b"\x93NUMPY\x01\x00v"):
+        if bad is not None:
+            file.write_bytes(bad)
+        replay = Replay(CAPACITY, 2, ROOM, file)
+        replay.go_to(7)
+        assert replay.recall(EVERY) is None
+        replay.remember(transitions(1, 2))
+        assert recalled(replay) == [1, 2]
+
+
+def test_a_memory_whose_file_is_of_another_time_begins_anew(tmp_path: Path) -> None:
+    """The journal counts more transitions than an old copy has, or fewer than a new one."""
+    file = tmp_path / "replay.npy"
+    Replay(CAPACITY, 2, ROOM, file).remember(transitions(1, 2))
+    for count in (3, 500):
+        replay = Replay(CAPACITY, 2, ROOM, file)
+        replay.go_to(count)
+        assert replay.recall(EVERY) is None
+    replay = Replay(CAPACITY, 2, ROOM, file)
+    replay.go_to(2)
+    for number in range(3, 20):
+        replay.remember(transitions(number))
+    replay.go_to(12)
     assert replay.recall(EVERY) is None
-    replay.remember(transitions(1, 2))
-    assert recalled(replay) == [1, 2]
 
 
 def test_a_memory_is_saved_and_restored(tmp_path: Path) -> None:
@@ -105,6 +125,8 @@ def test_a_step_learns_from_earlier_transitions_too(all_actions: bool) -> None:
     )
     budget, figures = federation.federate(Budget(1000, 1), [10])
     assert budget.server_env_steps == figures.server_env_steps == 3
+    # Of the 3 transitions: |1 + 0.5 · 2 (s + 1) - 2 s| is 8, 9 and 10
+    assert figures.td_error == 9
     learned = [list(zip(*sent, strict=True)) for sent in agent.improvements]
     states = [[s for s, action, _ in step if action == 1] for step in learned]
     assert states == [[10], [11, 10, 10], [12, 11, 11]]

@@ -160,11 +160,21 @@ def test_what_is_told_of_pessimism() -> None:
         added = " | ".join(told_of_gain(task, one, zero) for task in TASKS)
         assert f"| {rule} | {added} |" in appendix
     zero, one = (f"rule=median-mad,pessimism={mu}" for mu in (0, 1))
-    of_tasks = [told_of_gain(task, one, zero) for task in ("cartpole-n10", "lunarlander-n5")]
-    assert "it adds {} on N=10, and {} on LunarLander.".format(*of_tasks) in page
-    zero, one = (in_large_rounds(f"{arm},replay_batch=384", 5_000) for arm in (zero, one))
-    added_in_replay = told_of_gain("cartpole-n5", one, zero, REPLAY)
-    assert f"with μ = 1 instead of 0 adds {added_in_replay} on CartPole N=5" in page
+    of_tasks = [told_of_gain(task, one, zero) for task in TASKS]
+    assert (
+        "adds {} on CartPole N=5, {} on N=10 and {} on LunarLander [without".format(*of_tasks)
+        in page
+    )
+    added_in_replay, on_lander = (
+        told_of_gain(
+            task,
+            in_large_rounds(f"{one},replay_batch=384", K),
+            in_large_rounds(f"{zero},replay_batch=384", K),
+            REPLAY,
+        )
+        for task, K in (("cartpole-n5", 5_000), ("lunarlander-n5", 10_000))
+    )
+    assert f"it adds {added_in_replay} on CartPole N=5 and {on_lander} on LunarLander." in page
     assert f"There μ = 1 adds {added_in_replay} to μ = 0." in appendix
     tasks = ("cartpole-n5", "cartpole-n10")
     ratios = [
@@ -236,14 +246,14 @@ def test_what_is_told_of_the_choice() -> None:
     names = ("second_half", "second_half_after_rounds", "second_half_consensus")
     long = [mean_of("cartpole-n5", CHOSEN, name, LONG) for name in names]
     assert (
-        "its second half is {:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the "
-        "consensus policy.".format(*long)
+        "the second half of `-plus` is lower: {:.0f} after self-learning, {:.0f} after rounds and "
+        "{:.0f} for the consensus policy.".format(*long)
         in page
     )
     (env_steps,) = {row.env_steps for row in LONG}
     assert f"went on to {env_steps / 2e6:.0%} of the budget.".replace("%", " %") in page
     added = [told_of_gain(task, CHOSEN, "rule=median-mad,pessimism=1") for task in TASKS]
-    assert "adds {} on CartPole N=5, {} on N=10 and {} on LunarLander.".format(*added) in page
+    assert "has {} more on CartPole N=5, {} on N=10 and {} on LunarLander.".format(*added) in page
 
 
 def mean_of(task: str, arm: str, name: str, rows: list[Row]) -> float:
@@ -260,8 +270,8 @@ def test_when_agents_have_500() -> None:
         by_agent.setdefault(row["agent"], []).append(float(row["best_by_100000"]))
     means = sorted(np.mean(of_agent) for of_agent in by_agent.values())
     page = words("plus.md")
-    assert f"500 in every seed by {100 * last:.1f} % of the budget;" in page
-    assert f"by 5 % the agents' means over seeds are {means[0]:.0f} to {means[-1]:.0f}." in page
+    assert f"500 once in every seed by {100 * last:.1f} % of the budget;" in page
+    assert f"by 5 % the means of the best over seeds are {means[0]:.0f} to {means[-1]:.0f}." in page
 
 
 def test_what_is_told_of_lunarlander() -> None:
@@ -286,8 +296,9 @@ def test_what_is_told_of_lunarlander() -> None:
     means = [np.mean([of[CHOSEN, s] for s in seeds]) for of in (after_learning, after_rounds)]
     assert len(seeds) == 25
     assert (
-        f"Its consensus policy has {means[0]:.0f} after self-learning, {more} more than that of "
-        f"the paper's server; after rounds it has {means[1]:.0f}, {less} less." in page
+        f"The consensus policy of `-plus` has {means[0]:.0f} after self-learning, {more} more than "
+        f"that of the paper's server. After rounds it has {means[1]:.0f}, {less} less than that."
+        in page
     )
 
 
@@ -298,15 +309,23 @@ def test_what_is_told_of_replay() -> None:
     )
     changes = [rounds_change("lunarlander-n5", arm, REPLAY) for arm in (without, with_replay)]
     assert "by {} without replay, and by {} with 384 transitions.".format(*changes) in page
-    without, with_replay = (arm.replace("10000", "5000") for arm in (without, with_replay))
-    of_seeds = {
-        (r.arm, r.seed): r.second_half_after_rounds for r in REPLAY if r.task == "cartpole-n5"
-    }
-    after = [of_seeds[with_replay, s] - of_seeds[without, s] for s in range(100, 106)]
-    added = told_of_gain("cartpole-n5", with_replay, without, REPLAY)
+    added, after = [], []
+    for task, K in (("cartpole-n5", 5_000), ("lunarlander-n5", 10_000)):
+        without, with_replay = (
+            in_large_rounds(arm, K) for arm in (plain, f"{plain},replay_batch=384")
+        )
+        added.append(told_of_gain(task, with_replay, without, REPLAY))
+        of = {(r.arm, r.seed): r.second_half_after_rounds for r in REPLAY if r.task == task}
+        more_S = [of[with_replay, seed] - of[without, seed] for seed in range(100, 106)]
+        after.append(str(Estimate.of(np.array(more_S))))
     assert (
-        f"the same 384 transitions add {added} after self-learning and "
-        f"{Estimate.of(np.array(after))} after rounds." in page
+        f"the same 384 transitions add {added[0]} after self-learning and {after[0]} after rounds."
+        in page
+    )
+    assert (
+        "adds {} on CartPole N=5 and {} on LunarLander after self-learning. After rounds it adds "
+        "{} and {}.".format(*added, *after)
+        in words("plus.md")
     )
     more = told_of_gain("lunarlander-n5", f"{plain},replay_batch=480", CHOSEN, REPLAY)
     assert f"480 transitions have {more} more than 96." in page

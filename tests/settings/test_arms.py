@@ -206,6 +206,8 @@ def test_a_control_arm_is_known_by_its_name(name: str) -> None:
 def test_public_states_have_no_transitions_to_learn_from() -> None:
     with pytest.raises(SettingsError, match=r"'public' .*allowed: with .*learning_rate = 0"):
         require_arm(SETTINGS, "server_environments=public")
+    with pytest.raises(SettingsError, match=r"'public' .*allowed: .*replay_batch = 0, not 5"):
+        require_arm(SETTINGS, "learning_rate=0,server_environments=public,replay_batch=5")
     weighted = "rule=bellman-weighted,learning_rate=0,server_environments=public"
     with pytest.raises(SettingsError, match=r"'bellman-weighted' .*: rules without weights"):
         require_arm(SETTINGS, weighted)

@@ -13,7 +13,8 @@ from fedhql.agents.dqn.learner import Learner
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import Learners, Members
-from fedhql.compiled.server import ArmNumbers, Server
+from fedhql.compiled.round_arrays import ArmNumbers
+from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, Lanes
 
 Array = jax.Array

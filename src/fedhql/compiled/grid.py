@@ -34,7 +34,8 @@ from fedhql.compiled.evaluation import (
 )
 from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
 from fedhql.compiled.replay import draws_of_lanes, empty_memories
-from fedhql.compiled.server import ArmNumbers, Outcome, Server
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome
+from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
 Array = jax.Array
@@ -91,7 +92,8 @@ class Grid:
         )
         self._memories = None
         if any(replays_F := np.asarray(arms.replay_batch)):
-            slots = int(np.asarray(arms.replay_capacity)[replays_F > 0].max())
+            # So that a step writes no slot twice
+            slots = int(max(*arms.replay_capacity[replays_F > 0], *arms.query_batch))
             self._memories = empty_memories(len(replays_F), slots, lanes.observation_size)
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase

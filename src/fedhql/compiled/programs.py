@@ -17,7 +17,8 @@ from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import Learners
 from fedhql.compiled.evaluation import play_together
 from fedhql.compiled.replay import Memories
-from fedhql.compiled.server import ArmNumbers, Outcome, Server
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome
+from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, begin_episodes, go_on
 
 Array = jax.Array

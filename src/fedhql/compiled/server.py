@@ -4,10 +4,9 @@
 adds the queries, the environments and the masks.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
 from fedhql.compiled.replay import Memories, Transitions, recall, remember
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome, ServerStep
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
@@ -29,47 +29,6 @@ from fedhql.federation.step import (
 )
 
 Array = jax.Array
-
-
-class ArmNumbers(NamedTuple):
-    """The federation settings that may differ between lanes: (F,) each."""
-
-    rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
-    learning_rate: Array  # α_s
-    pessimism: Array  # μ
-    horizon_steps: Array
-    query_batch: Array
-    replay_batch: Array
-    replay_capacity: Array
-    rule: Array  # index into the server's rules
-    carry_over: Array  # whether unfinished episodes continue in the next round
-    public: Array  # whether every round asks about the same states
-    attack: Array  # the number of the attack
-    attackers: Array
-
-
-class Outcome(NamedTuple):
-    """The result of a round in each lane."""
-
-    server_env_steps: Array  # (F,)
-    sums: Array  # (F, 3) sums of spread, TD error and loss over all server transitions
-    refused: Array  # (F, N) number of answers left out
-    unanswered: Array  # (F,) whether some exchange had no usable answer
-
-
-class ServerStep(NamedTuple):
-    """The result of lines 7 to 13. R rows are broadcast: X, or X · A for all actions."""
-
-    learners: Learners
-    episodes: Episodes
-    actions: Array  # (F, R)
-    targets: Array  # (F, R)
-    ended: Array  # (F, B)
-    transitions: Transitions  # of this step: B rows
-    weights: Array | None  # (F, N) for a weighted rule
-    sums: Array  # (F, 3)
-    refused: Array  # (F, N)
-    unanswered: Array  # (F,)
 
 
 @dataclass(frozen=True)
@@ -330,19 +289,19 @@ class Server:
         self,
         learners: Learners,
         numbers: tuple[Numbers, ...],
-        states_FRD: Array,
-        actions_FR: Array,
-        targets_FR: Array,
-        running_FR: Array,
+        states_FYD: Array,
+        actions_FY: Array,
+        targets_FY: Array,
+        used_FY: Array,
     ) -> Learners:
         # Weight 0 removes a row only if its numbers are finite.
         return self.cohort.improve(
             learners,
             numbers,
-            jnp.where(running_FR[:, :, None], states_FRD, 0),
-            actions_FR,
-            jnp.where(running_FR, targets_FR, 0),
-            running_FR.astype(jnp.float32),
+            jnp.where(used_FY[:, :, None], states_FYD, 0),
+            actions_FY,
+            jnp.where(used_FY, targets_FY, 0),
+            used_FY.astype(jnp.float32),
         )
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.server import ArmNumbers
+from fedhql.compiled.round_arrays import ArmNumbers
 from fedhql.engines.build_agent import compiled_config, compiled_environment, phase_env_steps
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import rule_spec

@@ -3,6 +3,7 @@
 Shape letters: H steps of a round, R transitions recalled in a step.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 
 from fedhql.contract import Actions, States, Values
 
+log = logging.getLogger(__name__)
+
 Array = Any  # a NumPy or JAX array
+NUMBER = "number"  # a slot's field: which transition it holds, counted from 1
 
 
 class Transitions(NamedTuple):
@@ -55,16 +59,18 @@ class Replay:
     def __init__(self, capacity: int, batch: int, room: int, file: Path | None = None) -> None:
         """Keep `capacity` transitions, and recall `batch` of them in each step.
 
-        A step adds at most `room` transitions. The ring has so many slots more: a step that is
-        undone and taken again can still recall what it did the first time. With `file`, the slots
-        are in that file.
+        A step adds at most `room` transitions. The ring has so many extra slots, so that a step
+        that is undone overwrites none of the latest `capacity`. With `file`, the slots are there.
         """
         self.batch = batch
         self.count = 0  # the transitions so far; those before it are valid
         self._capacity, self._slots, self._file = capacity, capacity + room, file
         self._ring: NDArray[Any] | None = None
         if file is not None and file.exists():
-            self._ring = np.lib.format.open_memmap(file, mode="r+")
+            try:
+                self._ring = np.lib.format.open_memmap(file, mode="r+")
+            except ValueError as error:
+                log.warning("%s is not readable (%s); the memory begins anew", file, error)
 
     def recall(self, draws_R: NDArray[np.uint32]) -> Transitions | None:
         """Return one transition per draw, or None if there are none yet."""
@@ -75,8 +81,19 @@ class Replay:
         return Transitions(*(rows_R[field] for field in Transitions._fields))
 
     def go_to(self, count: int) -> None:
-        """Forget all but the first `count` transitions; all of them if the file is gone."""
-        self.count = count if self._ring is not None else 0
+        """Forget all but the first `count` transitions.
+
+        Begin anew if the slots do not hold the latest of those: the file may be gone, or a copy.
+        """
+        self.count = count if self._holds(count) else 0
+        if self.count < count:
+            log.warning("%s does not hold the server's transitions; it begins anew", self._file)
+
+    def _holds(self, count: int) -> bool:
+        if self._ring is None or count == 0:
+            return count == 0
+        ends = np.array([max(count - self._capacity, 0), count - 1])  # the oldest and the newest
+        return bool((self._ring[NUMBER][ends % self._slots] == ends + 1).all())
 
     def remember(self, new: Transitions) -> None:
         if self._ring is None:
@@ -84,6 +101,7 @@ class Replay:
         slots_B = (self.count + np.arange(len(new.actions))) % self._slots
         for field, rows in zip(Transitions._fields, new, strict=True):
             self._ring[field][slots_B] = rows
+        self._ring[NUMBER][slots_B] = self.count + np.arange(len(new.actions)) + 1
         if isinstance(self._ring, np.memmap):
             self._ring.flush()
         self.count += len(new.actions)
@@ -100,7 +118,9 @@ class Replay:
 
     def _new_ring(self, new: Transitions) -> NDArray[Any]:
         fields: Any = zip(Transitions._fields, new, strict=True)
-        dtype = np.dtype([(name, rows.dtype, rows.shape[1:]) for name, rows in fields])
+        dtypes = [(name, rows.dtype, rows.shape[1:]) for name, rows in fields]
+        ring = np.zeros(self._slots, dtype=[*dtypes, (NUMBER, np.int64)])
         if self._file is None:
-            return np.zeros(self._slots, dtype=dtype)
-        return np.lib.format.open_memmap(self._file, mode="w+", dtype=dtype, shape=(self._slots,))
+            return ring
+        np.save(self._file, ring)  # a full disk is an error here, and not in a later write
+        return np.lib.format.open_memmap(self._file, mode="r+")

@@ -515,9 +515,15 @@ WRONG = {
 
 
 ALL_ACTIONS = "federation.broadcast='all-actions'"
+REPLAY = "federation.replay_batch=5"
 TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
 WRONG_TOGETHER: dict[tuple[str, ...], str] = {
     (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least 16 (",
+    (
+        REPLAY,
+        "service.most_states=8",
+    ): "at least 9 (federation.replay_batch is 5, federation.query_b",
+    (ALL_ACTIONS, REPLAY, "service.most_states=35"): "at least 36 (federation.replay_batch is 5, ",
     TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
 }
 
@@ -528,6 +534,7 @@ def test_service_settings_must_fit_the_federation_settings(overrides: tuple[str,
         task_of(read_served_settings(federation(), overrides))
     assert WRONG_TOGETHER[overrides] in str(caught.value)
     for good in ([ALL_ACTIONS, "service.most_states=16"],
+                 [ALL_ACTIONS, REPLAY, "service.most_states=36"],
                  [*TRIMMED, "service.start_with=3", "service.quorum=3"]):  # fmt: skip
         task_of(read_served_settings(federation(), good))
 

@@ -14,19 +14,19 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
-# One set of choices for both tasks and any N; docs/plus.md has the searches behind them.
+# The same for every task and any N; docs/plus.md has the searches behind them.
 SERVER_CHOICES = (
     "federation.broadcast=all-actions",
     "federation.server_environments=carry-over",
     "federation.learning_rate=1.0",
 )
+FIRST_SERVER = ("federation.rule=bellman-weighted",)  # what AGENT_CHOICES were searched with
 PESSIMISTIC_SERVER = (
     "federation.rule=median-mad",
     "federation.pessimism=1.0",
     "federation.replay_batch=96",
 )
 AGENT_CHOICES = (
-    "federation.rule=bellman-weighted",  # these agents were searched with it
     "agents.optimizer=adam",
     "agents.warm_up=uniform",
     "agents.improvement_learning_rate=3e-4",
@@ -37,7 +37,10 @@ AGENT_CHOICES = (
 ROUND_FREQUENCY = 4
 # Suffix -> what it adds to the description, and its choices.
 SUFFIXES = {
-    PLUS_AGENTS: ("with a server and agents beyond the paper's", (*SERVER_CHOICES, *AGENT_CHOICES)),
+    PLUS_AGENTS: (
+        "with a server and agents beyond the paper's",
+        (*SERVER_CHOICES, *FIRST_SERVER, *AGENT_CHOICES),
+    ),
     PLUS: ("with a server beyond the paper's", (*SERVER_CHOICES, *PESSIMISTIC_SERVER)),
 }
 
