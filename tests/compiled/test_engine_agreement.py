@@ -206,8 +206,7 @@ CARRIED = read_settings(  # as in the -plus presets
 def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
     """They also agree after a checkpoint, and they differ from episodes that are reset.
 
-    So does the server's memory, when it holds fewer transitions than there have been or one step
-    has.
+    So does the server's memory, even if it holds fewer transitions than one step takes.
     """
     arms = (
         "fedhql",

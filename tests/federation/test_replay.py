@@ -88,11 +88,11 @@ def test_a_memory_whose_file_is_of_another_time_begins_anew(tmp_path: Path) -> N
 def test_a_memory_is_saved_and_restored(tmp_path: Path) -> None:
     replay, other = Replay(CAPACITY, 2, ROOM), Replay(CAPACITY, 2, ROOM)
     replay.save(tmp_path / "empty.npy")
-    other.restore(tmp_path / "empty.npy", replay.count)
+    other.restore(tmp_path / "empty.npy")
     assert other.recall(EVERY) is None
     replay.remember(transitions(*range(7)))
     replay.save(tmp_path / "full.npy")
-    other.restore(tmp_path / "full.npy", replay.count)
+    other.restore(tmp_path / "full.npy")
     for each in (replay, other):
         each.remember(transitions(7))
         assert recalled(each) == [3, 4, 5, 6, 7]

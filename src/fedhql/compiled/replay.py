@@ -8,27 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.federation.replay import recalled_slots, replay_draws
+from fedhql.federation.replay import Transitions, recalled_slots, replay_draws
 
 Array = jax.Array
-
-
-class Transitions(NamedTuple):
-    """Steps of the servers' environments: F lanes, X rows or slots."""
-
-    states: Array  # (F, X, D)
-    actions: Array  # (F, X)
-    rewards: Array  # (F, X)
-    next_states: Array  # (F, X, D)
-    terminated: Array  # (F, X)
-
-    def and_then(self, others: "Transitions | None") -> "Transitions":
-        """Return the rows of both."""
-        if others is None:
-            return self
-        return Transitions(
-            *(jnp.concatenate(both, axis=1) for both in zip(self, others, strict=True))
-        )
 
 
 class Memories(NamedTuple):

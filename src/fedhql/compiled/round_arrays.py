@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 
 from fedhql.compiled.compiled_cohort import Learners
-from fedhql.compiled.replay import Transitions
 from fedhql.environments.lanes import Episodes
+from fedhql.federation.replay import Transitions
 
 Array = jax.Array
 

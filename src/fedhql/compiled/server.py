@@ -13,11 +13,12 @@ import jax.numpy as jnp
 
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
-from fedhql.compiled.replay import Memories, Transitions, recall, remember
+from fedhql.compiled.replay import Memories, recall, remember
 from fedhql.compiled.round_arrays import ArmNumbers, Outcome, ServerStep
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
+from fedhql.federation.replay import Transitions
 from fedhql.federation.rules import rule_named, rule_spec
 from fedhql.federation.step import (
     StepTargets,

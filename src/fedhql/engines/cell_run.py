@@ -120,8 +120,8 @@ class _CellRun:
             self._server.refused = self._records.refused
             if state is not None and "server_environments" in state:
                 self._server_environments.go_to(state["server_environments"])
-            if checkpoint is not None and state is not None and self._server.replay is not None:
-                self._server.replay.restore(checkpoint / REPLAY, state["remembered"])
+            if checkpoint is not None and self._server.replay is not None:
+                self._server.replay.restore(checkpoint / REPLAY)
         self._learned_in_phase = 0
 
     def until_budget_is_spent(self, build: Build) -> None:
@@ -181,7 +181,6 @@ class _CellRun:
                 state["server_environments"] = self._server_environments.position()
             if self._server is not None and self._server.replay is not None:
                 self._server.replay.save(directory / REPLAY)
-                state["remembered"] = self._server.replay.count
             (directory / "cell.json").write_text(json.dumps(state))
 
     def _keep(self, which: str, agents: Iterable[int]) -> None:

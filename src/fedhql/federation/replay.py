@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.contract import Actions, States, Values
-
 log = logging.getLogger(__name__)
 
 Array = Any  # a NumPy or JAX array
@@ -20,20 +18,20 @@ NUMBER = "number"  # a slot's field: which transition it holds, counted from 1
 
 
 class Transitions(NamedTuple):
-    """Steps of the server's environments, one per row."""
+    """Steps of the server's environments, one per row; in compiled programs, (F lanes, rows)."""
 
-    states: States
-    actions: Actions
-    rewards: Values
-    next_states: States
-    terminated: NDArray[np.bool_]
+    states: Array
+    actions: Array
+    rewards: Array
+    next_states: Array
+    terminated: Array
 
     def and_then(self, others: "Transitions | None") -> "Transitions":
         """Return the rows of both."""
         if others is None:
             return self
-        pairs: Any = zip(self, others, strict=True)
-        return Transitions(*(np.concatenate(both) for both in pairs))
+        xp, axis = self.actions.__array_namespace__(), self.actions.ndim - 1
+        return Transitions(*(xp.concat(both, axis=axis) for both in zip(self, others, strict=True)))
 
 
 def replay_draws(seeds: Sequence[int], H: int, R: int) -> NDArray[np.uint32]:
@@ -110,14 +108,14 @@ class Replay:
         if self._ring is not None:
             np.save(file, self._ring)
 
-    def restore(self, file: Path, count: int) -> None:
-        """Continue from what `save` wrote when there were `count` transitions."""
-        self.count = count
-        if count:
+    def restore(self, file: Path) -> None:
+        """Continue from what `save` wrote; it writes nothing for an empty memory."""
+        if file.exists():
             self._ring = np.load(file)
+            self.count = int(self._ring[NUMBER].max())
 
     def _new_ring(self, new: Transitions) -> NDArray[Any]:
-        fields: Any = zip(Transitions._fields, new, strict=True)
+        fields = zip(Transitions._fields, new, strict=True)
         dtypes = [(name, rows.dtype, rows.shape[1:]) for name, rows in fields]
         ring = np.zeros(self._slots, dtype=[*dtypes, (NUMBER, np.int64)])
         if self._file is None:

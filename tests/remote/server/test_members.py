@@ -519,10 +519,7 @@ REPLAY = "federation.replay_batch=5"
 TRIMMED = ("federation.rule='trimmed'", "federation.trim=1")
 WRONG_TOGETHER: dict[tuple[str, ...], str] = {
     (ALL_ACTIONS, "service.most_states=15"): "service.most_states is 15; allowed: at least 16 (",
-    (
-        REPLAY,
-        "service.most_states=8",
-    ): "at least 9 (federation.replay_batch is 5, federation.query_b",
+    (REPLAY, "service.most_states=8"): "at least 9 (federation.replay_batch is 5, ",
     (ALL_ACTIONS, REPLAY, "service.most_states=35"): "at least 36 (federation.replay_batch is 5, ",
     TRIMMED: "'trimmed' needs at least 3 answers (service.quorum); there are 2",
 }
