@@ -7,7 +7,7 @@ from tests.results.handmade import curve, run_of, settings
 
 
 def tables(runs: Sequence[Run]) -> tuple[Table, Table]:
-    scores, differing = compare_tables(runs, 0.5)  # of two seeds: from one to the other
+    scores, *_, differing = compare_tables(runs, 0.5)  # of two seeds: from one to the other
     return scores, differing
 
 
@@ -53,6 +53,33 @@ def test_runs_without_evaluations_have_nothing_to_compare() -> None:
     assert [row[1:] for row in scores.rows] == [(), ()]
 
 
+def test_runs_with_the_same_seeds_are_compared_seed_by_seed() -> None:
+    """Of two seeds, the 50 % interval goes from one to the other."""
+    ours = run_of(
+        {
+            "independent": {0: curve([10, 20], [1, 1]), 1: curve([10, 20], [5, 5])},
+            "fedhql": {
+                0: curve([10, 20], [1, 5]),
+                1: curve([10, 20], [9, 3]),
+                2: curve([10, 20], [99, 99]),
+            },
+        },
+        "ours",
+    )
+    theirs = run_of(
+        {
+            "independent": ours.arms["independent"],
+            "fedhql": {1: curve([10, 20], [4, 4]), 0: curve([10, 20], [2, 2])},
+        },
+        "theirs",
+    )
+    _, found, _ = compare_tables([theirs, ours], 0.5)
+    assert found.title == "Differences from theirs, seed by seed"
+    # Best: 5 - 2 and 9 - 4; at the end, and in the second half: 5 - 2 and 3 - 4.
+    assert found.rows == [("ours", "FedHQL", "4 [3, 5]", "1 [-1, 3]", "1 [-1, 3]", "2")]
+    assert "that of theirs with the same seed, at 20 env steps" in found.note
+
+
 def seeds_of(name: str, *returns: float) -> Run:
     return run_of({"fedhql": {n: curve([10], [value]) for n, value in enumerate(returns)}}, name)
 
@@ -62,7 +89,7 @@ def test_runs_are_equivalent_if_the_whole_interval_is_inside_the_margin() -> Non
     first = seeds_of("first", 0, 0, 2, 2)
     near, far = seeds_of("near", 1, 1, 3, 3), seeds_of("far", 20, 20, 22, 22)
     between = seeds_of("between", 9, 9, 11, 11)
-    _, found, _ = compare_tables([first, near, far, between], 0.95, margin=10)
+    _, _, found, _ = compare_tables([first, near, far, between], 0.95, margin=10)
     assert found.title == "Equivalent within 10"
     assert found.rows == [
         ("near", "FedHQL", "equivalent", "1 [-0.5866, 2.587]", "4 and 4"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhql.results.curves import Run
+from fedhql.results.curves import Curve, Run
 from fedhql.results.objectives import Estimate
 from fedhql.results.statistics import probability_of_improvement, welch_interval
 from fedhql.results.tables import Table
@@ -19,7 +19,8 @@ def compare_tables(runs: Sequence[Run], level: float, margin: float | None = Non
     consumed = min((run.reached for run in runs if run.arms), default=0.0)
     arms = list(dict.fromkeys(arm for run in runs for arm in run.ordered_arms))
     equivalence = [] if margin is None else [_equivalence(runs, arms, consumed, margin)]
-    return [_scores(runs, arms, consumed, level), *equivalence, _settings(runs)]
+    scores = _scores(runs, arms, consumed, level)
+    return [scores, *_by_seed(runs, arms, consumed, level), *equivalence, _settings(runs)]
 
 
 def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: float) -> Table:
@@ -41,6 +42,34 @@ def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: fl
         f"above a seed of {_names(runs)[0]}. -: not run."
     )
     return Table("Runs side by side", ("run", *map(label, arms)), rows, note=note)
+
+
+def _by_seed(
+    runs: Sequence[Run], arms: Sequence[str], consumed: float, level: float
+) -> Iterator[Table]:
+    """Yield the differences from the first run, if another one has two or more of its seeds."""
+    first_name, *names = _names(runs)
+    rows = []
+    for name, run in zip(names, runs[1:], strict=True):
+        for arm in arms:
+            ours, theirs = (_curves(each, arm, consumed) for each in (run, runs[0]))
+            seeds = [seed for seed in ours if seed in theirs]
+            differences = [
+                Estimate.of([(of(ours[s]) - of(theirs[s])).mean() for s in seeds], level)
+                for of in (Curve.max_mean, Curve.recent_mean, Curve.second_half_mean)
+                if len(seeds) > 1
+            ]
+            if differences and not all(each.is_zero for each in differences):
+                rows.append((name, label(arm), *map(str, differences), str(len(seeds))))
+    note = (
+        f"Mean over agents less that of {first_name} with the same seed, at {consumed:,.0f} env "
+        f"steps per agent, with {level:.0%} t-intervals. Arms that do not differ are left out. "
+        "The intervals are not corrected for their number."
+    )
+    header = ("run", "arm", "max mean return", "mean of the last 10 %", "second half", "seeds")
+    if rows:
+        title = f"Differences from {first_name}, seed by seed"
+        yield Table(title, header, rows, note=note, words=2)
 
 
 def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, margin: float) -> Table:
@@ -71,10 +100,15 @@ def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, marg
 
 def _at(run: Run, arm: str, consumed: float) -> tuple[Any, Any]:
     """Of each seed, (S,): the best and the recent mean over agents."""
-    parts = [curve.until(consumed) for curve in run.arms.get(arm, {}).values()]
-    there = [part for part in parts if part is not None]
-    best = np.array([part.max_mean().mean() for part in there])
-    return best, np.array([part.recent_mean().mean() for part in there])
+    there = _curves(run, arm, consumed).values()
+    best = np.array([curve.max_mean().mean() for curve in there])
+    return best, np.array([curve.recent_mean().mean() for curve in there])
+
+
+def _curves(run: Run, arm: str, consumed: float) -> dict[int, Curve]:
+    """Return seed -> what had been seen when so much was consumed."""
+    parts = {seed: curve.until(consumed) for seed, curve in run.arms.get(arm, {}).items()}
+    return {seed: part for seed, part in parts.items() if part is not None}
 
 
 def _settings(runs: Sequence[Run]) -> Table:
