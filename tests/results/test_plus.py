@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank, read
+from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank, read, score
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
@@ -113,9 +113,9 @@ def cell_of(row: dict[str, str]) -> str:
     return text if share >= 0.9 else f"**{text} {share:.0%}**"
 
 
-SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY = (
+SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, MEMORY = (
     read(DOCS / "plus" / f"search{name}.csv")
-    for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide", "-replay")
+    for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide", "-replay", "-memory")
 )
 BASELINES = read(DOCS / "plus" / "baselines.csv")
 LONG = read(DOCS / "plus" / "long.csv")
@@ -147,7 +147,7 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    searches = (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY)
+    searches = (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, MEMORY)
     for table in (rank(SEARCH), rank(FIRST_STAGE), *map(compare, searches)):
         assert f"\n\n{table}\n\n" in appendix
     assert f"\n\n{compare(BASELINES)}\n\n" in (DOCS / "plus.md").read_text()
@@ -337,6 +337,59 @@ def test_what_is_told_of_replay() -> None:
     )
 
 
+def test_what_is_told_of_a_larger_memory() -> None:
+    appendix, lander = words("plus/search.md"), "lunarlander-n5"
+
+    def arm(task: str, changed: str = "") -> str:
+        """Return 384 transitions a step in the paper's rounds, with one more choice."""
+        plain = {"rule": "median-mad", "learning_rate": "", "pessimism": "1", "replay_batch": "384"}
+        named = plain | dict(pair.split("=") for pair in changed.split(",") if pair)
+        given = ",".join(f"{name}={value}" for name, value in named.items() if value)
+        return in_large_rounds(given, 10_000 if task == lander else 5_000)
+
+    def of_tasks(changed: str, other: str | None) -> list[str]:
+        found = []
+        for task in TASKS:
+            before = CHOSEN if other is None else arm(task, other)
+            found.append(told_of_gain(task, arm(task, changed), before, MEMORY))
+        return found
+
+    large = "replay_capacity=200000"
+    added = "{} on CartPole N=5, {} on N=10 and {} on LunarLander after".format(
+        *of_tasks(large, "")
+    )
+    assert f"50,000** add {added} self-learning." in appendix
+    changes = [rounds_change(lander, arm(lander, each), MEMORY) for each in (large, "")]
+    assert "changes the mean return by {}, instead of {}, but".format(*changes) in appendix
+    consensus = {(r.arm, r.seed): r.second_half_consensus for r in MEMORY if r.task == lander}
+    more_S = [
+        consensus[arm(lander, large), seed] - consensus[arm(lander), seed]
+        for seed in range(100, 106)
+    ]
+    assert f"consensus policy after self-learning has {Estimate.of(np.array(more_S))}" in appendix
+    of_plus = of_tasks(large, None)
+    told = "have {} more on CartPole N=5, {} on N=10 and {} on LunarLander.".format(*of_plus)
+    assert f"Compared with `-plus`, 200,000 transitions {told}" in appendix
+    assert f"it has {of_plus[0]} more than `-plus` on CartPole N=5" in words("plus.md")
+    assert all("[-" in each for each in of_plus[1:])
+    slower = [of_tasks(f"{large},learning_rate={rate}", large) for rate in (0.3, 0.1, 0.05)]
+    assert all(each.startswith("-") for of_rate in slower for each in of_rate)
+    assert (
+        "α_s = 0.3 adds {}, {} and {}, and α_s = 0.05 adds {}, {} and {}.".format(
+            *slower[0], *slower[2]
+        )
+        in appendix
+    )
+    less = of_tasks(f"{large},learning_rate=0.1,pessimism=0.5", f"{large},learning_rate=0.1")
+    assert "μ = 0.5 instead of 1 adds {}, {} and {}.".format(*less) in appendix
+    worst = [
+        min(score([r for r in MEMORY if (r.task, r.arm) == pair]) for pair in choice.items())
+        for choice in ({task: arm(task, large) for task in TASKS}, dict.fromkeys(TASKS, CHOSEN))
+    ]
+    assert "transitions score {:.3f} there and `-plus` {:.3f},".format(*worst) in appendix
+    assert worst[0] < worst[1]
+
+
 def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
     return str(Estimate.of(changes_by_a_round(task, arm, rows)))
 
@@ -354,7 +407,7 @@ def test_baselines_of_lunarlander_are_the_archives() -> None:
 
 
 def test_choices_are_compared_at_equal_consumption() -> None:
-    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, BASELINES):
+    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, MEMORY, BASELINES):
         for task in TASKS:
             assert len({row.env_steps for row in rows if row.task == task}) <= 1
 
