@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
+from fedhql.compiled.round_arrays import draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.build import build_batch, build_cohort, build_server
@@ -118,10 +119,10 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     running = np.ones(seeds_FB.shape, dtype=bool)
     weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
+    draws = draws_of_round(grid._arms, seeds_FB)
     for number in range(server.horizon_steps):
-        step = _server_step(
-            server, learners, numbers, grid._arms, episodes, jnp.asarray(running), weights, number
-        )
+        given = episodes, jnp.asarray(running), weights, number, draws.actions[number]
+        step = _server_step(server, learners, numbers, grid._arms, *given)
         broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():

@@ -206,7 +206,8 @@ CARRIED = read_settings(  # as in the -plus presets
 def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
     """They also agree after a checkpoint, and they differ from episodes that are reset.
 
-    So does the server's memory, even if it holds fewer transitions than one step takes.
+    So do random actions, and the server's memory, even if it holds fewer transitions than one step
+    takes.
     """
     arms = (
         "fedhql",
@@ -214,6 +215,8 @@ def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
         "attack=noise,attackers=1",
         "replay_batch=2,replay_capacity=1",
         "replay_batch=4,replay_capacity=7",
+        "random_actions=0.5",
+        "random_actions=0.9,horizon_steps=4",
     )
     cells = [Cell(arm, 0) for arm in arms]
     messages = [by_messages(CARRIED, cell, ROUNDS) for cell in cells]

@@ -52,6 +52,7 @@ ARM: Arm = {
     "trim": 1,
     "learning_rate": 0.5,
     "pessimism": 0.0,
+    "random_actions": 0.0,
     "horizon_steps": 12,
     "query_batch": 4,
     "replay_batch": 0,

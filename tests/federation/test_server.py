@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,6 +23,8 @@ from fedhql.federation import (
     rule_named,
     trimmed,
 )
+from fedhql.federation.replay import replay_draws
+from fedhql.federation.step import action_draws, explore
 
 LEARNING_RATE, DISCOUNT = 0.5, 0.9
 
@@ -89,6 +92,7 @@ def server(
     rule: Rule | None = None,
     all_actions: bool = False,
     pessimism: float = 0.0,
+    random_actions: float = 0.0,
 ) -> FederationServer:
     return FederationServer(
         InProcessCohort(agents, 2),
@@ -99,6 +103,7 @@ def server(
         discount=DISCOUNT,
         all_actions=all_actions,
         pessimism=pessimism,
+        random_actions=random_actions,
     )
 
 
@@ -121,6 +126,44 @@ def test_one_step_equals_hand_computed_numbers() -> None:
     assert figures.td_error == pytest.approx((abs(0.9 * 22 - 20) + abs(0.9 * 42 - 40)) / 2)
     own = np.array([[10.0, 20.0], [30.0, 60.0]])
     assert figures.loss == pytest.approx(float(((np.array(expected) - own) ** 2).mean()))
+
+
+def test_a_server_may_take_random_actions() -> None:
+    """Environments keep their draws when others end, and the targets are of the actions taken."""
+    agents, seeds, ends = [Linear([1, 0]), Linear([3, 1])], [10, 20, 30], {0: 2}
+    server(agents, Counting(ends), horizon=4, random_actions=0.5).federate(PLENTY, seeds)
+    draws_HB = action_draws(seeds, 4, 3)
+    is_random_HB = draws_HB / 2**32 < 0.5
+    assert 0 < is_random_HB.sum() < 12
+    for number, (states, actions, targets) in enumerate(agents[0].improvements):
+        rows = [0, 1, 2] if number < 2 else [1, 2]
+        wanted = np.where(is_random_HB, draws_HB % 2, 0)[number, rows]  # 0 is the rule's choice
+        assert actions == wanted.tolist()
+        for s, action, target in zip(states, actions, targets, strict=True):
+            q, terminal = (2 * s, 0.5 * s)[action], (s, number) == (11, 1)
+            future = 0 if terminal else 0.9 * 2 * (s + 1)
+            assert target == pytest.approx(q + 0.5 * (action + future - q))
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_random_actions_are_as_frequent_as_they_should_be(xp: Any) -> None:
+    """Of 60,000 draws 30 % are random, a third of them each action; within 5 standard errors."""
+    draws = xp.asarray(action_draws([3, 4], 60, 1000).ravel())
+    chosen = xp.full(60_000, 7)
+    explored = explore(chosen, draws, 0.3, 3)
+    assert explored.dtype == chosen.dtype
+    counts = [int((explored == action).sum()) for action in (0, 1, 2, 7)]
+    assert sum(counts) == 60_000
+    assert max(abs(count - 6_000) for count in counts[:3]) < 5 * (6_000 * 0.9) ** 0.5
+    assert (explore(chosen, draws, 0.0, 3) == 7).all()
+    assert (explore(chosen, draws, 1.0, 3) < 3).all()
+
+
+def test_draws_of_actions_are_of_the_round() -> None:
+    draws = action_draws([3, 4], 5, 2)
+    assert (draws == action_draws([3, 9], 5, 2)).all()
+    assert (draws != action_draws([4, 3], 5, 2)).any()
+    assert (draws != replay_draws([3, 4], 5, 2)).all()
 
 
 def test_a_pessimistic_server_takes_the_next_values_less_their_spread() -> None:

@@ -33,8 +33,8 @@ from fedhql.compiled.evaluation import (
     play_together,
 )
 from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
-from fedhql.compiled.replay import draws_of_lanes, empty_memories
-from fedhql.compiled.round_arrays import ArmNumbers, Outcome
+from fedhql.compiled.replay import empty_memories
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome, draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
@@ -88,6 +88,7 @@ class Grid:
             carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
             pessimistic=bool(arms.pessimism.any()),
+            exploring=bool(arms.random_actions.any()),
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )
         self._memories = None
@@ -207,7 +208,6 @@ class Grid:
             episodes = begin_episodes(lanes, seeds_M)
         else:
             episodes = go_on(lanes, *self._open, seeds_M)
-        horizons, batches = self._arms.horizon_steps.tolist(), self._arms.replay_batch.tolist()
         self.learners, outcome, *after, self._memories = federate_first(
             self._server,
             self.learners,
@@ -215,7 +215,7 @@ class Grid:
             self._arms,
             episodes,
             self._memories,
-            jnp.asarray(draws_of_lanes(seeds_FB, horizons, batches)),
+            draws_of_round(self._arms, seeds_FB),
             jnp.asarray(np.minimum(affordable_F, np.iinfo(np.int32).max), dtype=jnp.int32),
         )
         if self._server.carry_over:

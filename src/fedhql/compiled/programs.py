@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedhql.agents.dqn.config import SILENT_AT_STATES
 from fedhql.agents.dqn.experience import Experience, last_states
@@ -17,7 +18,7 @@ from fedhql.agents.dqn.population import Dqn
 from fedhql.compiled.compiled_cohort import Learners
 from fedhql.compiled.evaluation import play_together
 from fedhql.compiled.replay import Memories
-from fedhql.compiled.round_arrays import ArmNumbers, Outcome
+from fedhql.compiled.round_arrays import ArmNumbers, Draws, Outcome, draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, begin_episodes, go_on
 
@@ -32,14 +33,14 @@ def federate_first(
     arms: ArmNumbers,
     episodes: Episodes,
     memories: Memories | None,
-    draws_HFR: Array,
+    draws: Draws,
     affordable_F: Array,
 ) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
     """Federate the first lanes; return the learners of the others unchanged."""
     F = len(affordable_F)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
     improved, outcome, episodes, open_M, memories = server.federate(
-        first(learners), first(numbers), arms, episodes, memories, draws_HFR, affordable_F
+        first(learners), first(numbers), arms, episodes, memories, draws, affordable_F
     )
     after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
     return after, outcome, episodes, open_M, memories
@@ -86,9 +87,8 @@ def compile_ahead(
         open_M = jnp.zeros(F * query_batch, dtype=bool)
         affordable_F = jnp.zeros(F, dtype=jnp.int32)
         begun = begin(seeds_M)
-        R = int(max(arms.replay_batch))
-        draws_HFR = jnp.zeros((server.horizon_steps, F, R), dtype=jnp.uint32)
-        round_ = begun, memories, draws_HFR, affordable_F
+        draws = draws_of_round(arms, np.zeros((F, query_batch), dtype=np.uint32))
+        round_ = begun, memories, draws, affordable_F
         lowers += [
             partial(begin_episodes.lower, server.lanes, seeds_M),
             partial(federate_first.lower, server, *given, *round_),

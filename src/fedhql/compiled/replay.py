@@ -1,14 +1,11 @@
 """The servers' memories in a compiled program, one per lane: `fedhql.federation.replay` in JAX."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from numpy.typing import NDArray
 
-from fedhql.federation.replay import Transitions, recalled_slots, replay_draws
+from fedhql.federation.replay import Transitions, recalled_slots
 
 Array = jax.Array
 
@@ -48,14 +45,3 @@ def remember(memories: Memories, new: Transitions, running_FB: Array) -> Memorie
 
 def _put(ring: Array, slots_B: Array, rows_B: Array) -> Array:
     return ring.at[slots_B].set(rows_B, mode="drop")  # rows that do not run have no slot
-
-
-def draws_of_lanes(
-    seeds_FB: NDArray[np.uint32], horizon_steps: Sequence[int], batches: Sequence[int]
-) -> NDArray[np.uint32]:
-    """Return the draws of a round in every lane: (H, F, R), for the longest and the largest."""
-    shape = max(horizon_steps, default=0), len(seeds_FB), max(batches, default=0)
-    draws_HFR = np.zeros(shape, dtype=np.uint32)
-    for lane, (H, R) in enumerate(zip(horizon_steps, batches, strict=True)):
-        draws_HFR[:H, lane, :R] = replay_draws(seeds_FB[lane].tolist(), H, R)
-    return draws_HFR

@@ -3,14 +3,18 @@
 Shape letters: F federated lanes, N agents, B environments, X rows of one step: B and the recalled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from fedhql.compiled.compiled_cohort import Learners
 from fedhql.environments.lanes import Episodes
-from fedhql.federation.replay import Transitions
+from fedhql.federation.replay import Transitions, replay_draws
+from fedhql.federation.step import action_draws
 
 Array = jax.Array
 
@@ -21,6 +25,7 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
+    random_actions: Array
     horizon_steps: Array
     query_batch: Array
     replay_batch: Array  # R
@@ -30,6 +35,13 @@ class ArmNumbers(NamedTuple):
     public: Array  # whether every round asks about the same states
     attack: Array  # the number of the attack
     attackers: Array
+
+
+class Draws(NamedTuple):
+    """The random numbers of a round, for H steps. Without replay, R is 0; and B likewise."""
+
+    recalled: Array  # (H, F, R) which transitions to recall
+    actions: Array  # (H, F, B) which environments take random actions, and which
 
 
 class Outcome(NamedTuple):
@@ -54,3 +66,26 @@ class ServerStep(NamedTuple):
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
     unanswered: Array  # (F,)
+
+
+def draws_of_round(arms: ArmNumbers, seeds_FB: NDArray[np.uint32]) -> Draws:
+    """Return the draws of every lane, from the seeds of its environments."""
+    horizons = arms.horizon_steps.tolist()
+    explores_F = np.asarray(arms.random_actions) > 0
+    return Draws(
+        _draws(replay_draws, seeds_FB, horizons, arms.replay_batch.tolist()),
+        _draws(action_draws, seeds_FB, horizons, (explores_F * arms.query_batch).tolist()),
+    )
+
+
+def _draws(
+    draw: Callable[[Sequence[int], int, int], NDArray[np.uint32]],
+    seeds_FB: NDArray[np.uint32],
+    horizons: Sequence[int],
+    sizes: Sequence[int],
+) -> Array:
+    """Return the draws of every lane, for the longest horizon and the largest size."""
+    draws_HFX = np.zeros((max(horizons), len(seeds_FB), max(sizes)), np.uint32)
+    for lane, (H, X) in enumerate(zip(horizons, sizes, strict=True)):
+        draws_HFX[:H, lane, :X] = draw(seeds_FB[lane].tolist(), H, X)
+    return jnp.asarray(draws_HFX)

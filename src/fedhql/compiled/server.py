@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fedhql.agents.dqn.numbers import Numbers
 from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
 from fedhql.compiled.replay import Memories, recall, remember
-from fedhql.compiled.round_arrays import ArmNumbers, Outcome, ServerStep
+from fedhql.compiled.round_arrays import ArmNumbers, Draws, Outcome, ServerStep
 from fedhql.environments.lanes import Episodes, Lanes, chosen
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
@@ -24,6 +24,7 @@ from fedhql.federation.step import (
     StepTargets,
     broadcast_rows,
     choose,
+    explore,
     public_actions,
     step_targets,
     step_weights,
@@ -44,6 +45,7 @@ class Server:
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
     pessimistic: bool = False  # whether some lane is
+    exploring: bool = False  # whether some lane takes random actions
     attacked: bool = False  # whether some lane has attackers
 
     def federate(
@@ -53,13 +55,13 @@ class Server:
         arms: ArmNumbers,
         episodes: Episodes,
         memories: Memories | None,
-        draws_HFR: Array,
+        draws: Draws,
         affordable_F: Array,
     ) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
         """Run one round of at most `affordable_F` server env steps in each lane.
 
-        `draws_HFR` choose the transitions to recall. Return the learners, the outcome, the
-        episodes, (M,) which episodes the next round continues, and the memories.
+        Return the learners, the outcome, the episodes, (M,) which episodes the next round
+        continues, and the memories.
         """
         F = len(affordable_F)
         B = len(self.lanes.observe(episodes)) // F
@@ -77,9 +79,9 @@ class Server:
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
             recalled = None
             if memories is not None:
-                recalled = recall(memories, draws_HFR[number], arms.replay_capacity)
+                recalled = recall(memories, draws.recalled[number], arms.replay_capacity)
             given = learners, numbers, arms, episodes, running, weights_FN, number
-            taken = self.step(*given, recalled)
+            taken = self.step(*given, draws.actions[number], recalled)
             if memories is not None:
                 memories = remember(memories, taken.transitions, running)
             outcome = Outcome(
@@ -132,13 +134,14 @@ class Server:
         running_FB: Array,
         weights_FN: Array | None,
         number: Array,
+        draws_FB: Array,
         recalled: tuple[Transitions, Array] | None = None,
     ) -> ServerStep:
         """Query, act, query again, form the targets and improve, in all running rows.
 
         `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
-        steps of a round. `recalled` are earlier transitions, and (F,) whether there are any; their
-        rows X follow those of the environments.
+        steps of a round. `draws_FB` are for random actions. `recalled` are earlier transitions, and
+        (F,) whether there are any; their rows X follow those of the environments.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
@@ -156,6 +159,9 @@ class Server:
         )[:, :B]
 
         A = q_FNXA.shape[3]
+        if self.exploring:
+            probability_F1 = arms.random_actions[:, None]
+            actions_FB = explore(actions_FB, draws_FB, probability_F1, A)
         public_B = public_actions(jnp.arange(B), number, A)
         acted_FB = jnp.where(arms.public[:, None], public_B, actions_FB)
         taken = self.lanes.step(episodes, acted_FB.ravel(), running_FB.ravel())

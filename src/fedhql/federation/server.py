@@ -16,8 +16,10 @@ from fedhql.federation.reading import FromSums, FromValues, Reading
 from fedhql.federation.replay import Replay, Transitions, replay_draws
 from fedhql.federation.rules import Rule
 from fedhql.federation.step import (
+    action_draws,
     broadcast_rows,
     choose,
+    explore,
     public_actions,
     step_targets,
     step_weights,
@@ -78,6 +80,7 @@ class FederationServer:
         carry_over: bool = False,
         all_actions: bool = False,
         pessimism: float = 0.0,
+        random_actions: float = 0.0,
         public: bool = False,
         replay: Replay | None = None,
         cell: str = "",
@@ -97,6 +100,7 @@ class FederationServer:
         self._carry_over = carry_over
         self._all_actions = all_actions
         self._pessimism = pessimism
+        self._random_actions = random_actions
         self._public = public
         self.replay = replay
         self._cell = cell
@@ -124,13 +128,15 @@ class FederationServer:
             begin = self._environments.go_on if self._carry_over else self._environments.reset
             states = begin(seeds)
         draws_HR = replay_draws(seeds, self._horizon_steps, self.replay.batch if self.replay else 0)
+        draws_HB = action_draws(seeds, self._horizon_steps, len(seeds))
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count
             if count == 0 or cost > budget.remaining_env_steps:
                 break
             budget = budget.after_server_steps(cost)
-            states, step_sums, weights = self._step(states, progress, draws_HR[progress.steps])
+            draws = draws_HR[progress.steps], draws_HB[progress.steps]
+            states, step_sums, weights = self._step(states, progress, *draws)
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
@@ -142,30 +148,32 @@ class FederationServer:
         return budget, progress.figures()
 
     def _step(
-        self, states: States, before: RoundProgress, draws_R: NDArray[np.uint32]
+        self,
+        states: States,
+        before: RoundProgress,
+        draws_R: NDArray[np.uint32],
+        draws_B: NDArray[np.uint32],
     ) -> tuple[States, NDArray[np.float64], Weights]:
         """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
-        `before` is the progress so far; `draws_R` choose the transitions to recall. Return the next
-        states of environments that still run, the sums of the figures, and the weights of this
-        step.
+        `before` is the progress so far; `draws_R` choose the transitions to recall, and `draws_B`
+        the random actions. Return the next states of environments that still run, the sums of the
+        figures, and the weights of this step.
         """
         count = len(states)
         recalled = self.replay.recall(draws_R) if self.replay else None
         now = self._query(states if recalled is None else np.concatenate([states, recalled.states]))
         reading = self._read(now, before.weights)
-        actions = choose(reading)[:count]
-        taken = actions
-        if self._public:
-            A = reading.centre().shape[1]
-            taken = public_actions(self._environments.running, before.steps, A)
+        A, rows = reading.centre().shape[1], self._environments.running
+        actions = explore(choose(reading)[:count], draws_B[rows], self._random_actions, A)
+        taken = public_actions(rows, before.steps, A) if self._public else actions
         next_states, rewards, terminated, ended = self._environments.step(taken)
         new = Transitions(states, actions, rewards, next_states, terminated)
-        rows = new.and_then(recalled)
-        asked = ~rows.terminated  # agents are not asked about a terminal state
-        then = self._query(rows.next_states[asked]) if asked.any() else None
+        learned = new.and_then(recalled)
+        asked = ~learned.terminated  # agents are not asked about a terminal state
+        then = self._query(learned.next_states[asked]) if asked.any() else None
 
-        weights = self._weights(now, then, rows)
+        weights = self._weights(now, then, learned)
         next_values_BA = np.zeros((len(asked), 1))  # after a terminal state there is no future
         if then is not None:
             asked_values = self._read(then, weights).lower_bound(self._pessimism)
@@ -174,17 +182,17 @@ class FederationServer:
         step = step_targets(
             self._read(now, weights),
             next_values_BA,
-            rows.actions,
-            rows.rewards,
-            rows.terminated,
+            learned.actions,
+            learned.rewards,
+            learned.terminated,
             learning_rate=self._learning_rate,
             discount=self._discount,
             all_actions=self._all_actions,
         )
         if self._all_actions:
-            self._cohort.improve(*broadcast_rows(rows.states, step.targets))
+            self._cohort.improve(*broadcast_rows(learned.states, step.targets))
         else:
-            self._cohort.improve(rows.states, rows.actions, step.targets)
+            self._cohort.improve(learned.states, learned.actions, step.targets)
         if self.replay is not None:
             self.replay.remember(new)
         # At public states the action taken is not the one whose target is sent.

@@ -5,9 +5,11 @@ traced ones. The engines themselves query agents, step environments and mask row
 Shape letters: N agents, B states, A actions, R broadcast rows.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhql.federation.pooling import bellman_weights
 from fedhql.federation.reading import Reading, at_actions
@@ -30,6 +32,22 @@ class StepTargets(NamedTuple):
 def choose(now: Reading) -> Array:
     """Return the action with the highest score at each state: (B,). Ties: the lowest index."""
     return now.scores().argmax(axis=1)
+
+
+def action_draws(seeds: Sequence[int], H: int, B: int) -> NDArray[np.uint32]:
+    """Return the draws of a round for `explore`, (H, B), from the seeds of its environments."""
+    own = np.random.SeedSequence(int(seeds[0]), spawn_key=(1,))  # apart from `replay_draws`
+    return own.generate_state(H * B).astype(np.uint32).reshape(H, B)
+
+
+def explore(actions: Array, draws: Array, probability: Any, A: int) -> Array:
+    """Return the actions, each with this probability replaced by a random one of A.
+
+    The upper 24 bits of a draw say whether, which float32 holds exactly; its remainder says which.
+    """
+    xp = draws.__array_namespace__()
+    is_random = (draws >> 8).astype(xp.float32) < xp.float32(2**24) * probability
+    return xp.where(is_random, (draws % A).astype(actions.dtype), actions)
 
 
 def step_targets(

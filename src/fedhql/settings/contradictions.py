@@ -27,6 +27,11 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
             "public states do not have; allowed with 'public': rules without weights"
         )
+    if federation.public and federation.random_actions:
+        return (
+            "federation.server_environments = 'public' acts at random anyway; allowed: "
+            f"federation.random_actions = 0, not {federation.random_actions:g}"
+        )
     if federation.public and federation.replay_batch:
         return (
             "federation.server_environments = 'public' has no transitions to learn from again; "

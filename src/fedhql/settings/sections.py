@@ -100,6 +100,10 @@ class FederationSettings(_Section):
     """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
+    random_actions: float = Field(0.0, ge=0, le=1)
+    """The probability that a server environment takes a random action, not the rule's.
+
+    The paper has none: its server explores by the spread of the agents' values alone."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
