@@ -7,7 +7,12 @@ import numpy as np
 
 from fedhql.results.curves import Curve, Run
 from fedhql.results.objectives import Estimate
-from fedhql.results.statistics import probability_of_improvement, welch_interval
+from fedhql.results.statistics import (
+    holm,
+    probability_of_improvement,
+    t_p_above,
+    welch_interval,
+)
 from fedhql.results.tables import Table
 from fedhql.storage.arm_names import label
 
@@ -49,27 +54,44 @@ def _by_seed(
 ) -> Iterator[Table]:
     """Yield the differences from the first run, if another one has two or more of its seeds."""
     first_name, *names = _names(runs)
-    rows = []
+    found: dict[tuple[str, str], Any] = {}
     for name, run in zip(names, runs[1:], strict=True):
         for arm in arms:
             ours, theirs = (_curves(each, arm, consumed) for each in (run, runs[0]))
-            seeds = [seed for seed in ours if seed in theirs]
-            differences = [
-                Estimate.of([(of(ours[s]) - of(theirs[s])).mean() for s in seeds], level)
-                for of in (Curve.max_mean, Curve.recent_mean, Curve.second_half_mean)
-                if len(seeds) > 1
-            ]
-            if differences and not all(each.is_zero for each in differences):
-                rows.append((name, label(arm), *map(str, differences), str(len(seeds))))
+            differences_3S = np.array(
+                [
+                    [(of(ours[s]) - of(theirs[s])).mean() for s in ours if s in theirs]
+                    for of in (Curve.max_mean, Curve.recent_mean, Curve.second_half_mean)
+                ]
+            )
+            if differences_3S.shape[1] > 1 and differences_3S.any():
+                found[name, label(arm)] = differences_3S
+    corrected = iter(holm([_p(values_S) for of_arm in found.values() for values_S in of_arm]))
+    rows = [
+        (
+            *of,
+            *(
+                f"{Estimate.of(each_S, level)}{'*' if next(corrected) <= 1 - level else ''}"
+                for each_S in values_3S
+            ),
+            str(values_3S.shape[1]),
+        )
+        for of, values_3S in found.items()
+    ]
     note = (
         f"Mean over agents less that of {first_name} with the same seed, at {consumed:,.0f} env "
         f"steps per agent, with {level:.0%} t-intervals. Arms that do not differ are left out. "
-        "The intervals are not corrected for their number."
+        f"*: with Holm's correction over this table, Student's p is at most {1 - level:.2g}."
     )
     header = ("run", "arm", "max mean return", "mean of the last 10 %", "second half", "seeds")
     if rows:
         title = f"Differences from {first_name}, seed by seed"
         yield Table(title, header, rows, note=note, words=2)
+
+
+def _p(differences_S: Any) -> float:
+    """Return the two-sided p of Student's test."""
+    return min(2 * min(t_p_above(sign * differences_S, 0) for sign in (1, -1)), 1.0)
 
 
 def _equivalence(runs: Sequence[Run], arms: Sequence[str], consumed: float, margin: float) -> Table:
