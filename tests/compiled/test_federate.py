@@ -156,6 +156,7 @@ class Messages:
             horizon_steps=int(arm["horizon_steps"]),
             learning_rate=arm["learning_rate"],
             pessimism=arm["pessimism"],
+            random_actions=arm["random_actions"],
             discount=DISCOUNT,
             all_actions=all_actions,
         )
@@ -216,6 +217,8 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
         {"pessimism": 0.5},
         {"horizon_steps": 3},
         {"query_batch": 3},
+        {"random_actions": 0.5},
+        {"random_actions": 0.5, "query_batch": 3},  # fewer than the other lanes
     ]
     for change in changes:
         arm = ARM | change

@@ -68,12 +68,13 @@ def grid(
     seeds_LN: Any = SEEDS_LN,
     pad: bool = True,
     backwards: bool = False,
+    arms: ArmNumbers = ARMS,
 ) -> Grid:
     return Grid(
         configs,
         lambda: TwinLanes(CORRIDOR),
         seeds_LN[:, : len(configs)],
-        ARMS,
+        arms,
         rules=("mean-std",),
         discount=0.9,
         phase_env_steps=30,
@@ -245,7 +246,8 @@ def test_agents_and_consensus_play_the_same_episodes_together() -> None:
 
 def test_programs_compiled_ahead_are_those_of_a_round(caplog: pytest.LogCaptureFixture) -> None:
     """Sizes are those of no other test, so nothing is compiled yet."""
-    whole = grid([DqnConfig(hidden=(5,), **(COMMON | {"train_freq": 3}))])
+    arms = ARMS._replace(random_actions=jnp.array([0.0, 0.5]))
+    whole = grid([DqnConfig(hidden=(5,), **(COMMON | {"train_freq": 3}))], arms=arms)
     whole.plays_together = True
     whole.compile_ahead(episodes=7, query_batch=5, step_limit=50)
     seeds_LNE = np.arange(21, dtype=np.uint32).reshape(3, 1, 7)

@@ -81,6 +81,14 @@ def test_runs_with_the_same_seeds_are_compared_seed_by_seed() -> None:
     assert "that of theirs with the same seed, at 20 env steps" in found.note
 
 
+def test_runs_of_different_numbers_of_agents_are_compared() -> None:
+    two = run_of({"fedhql": {n: curve([10], [n], [n + 2]) for n in range(2)}}, "two")
+    three = run_of({"fedhql": {n: curve([10], [n], [n], [3 * n]) for n in range(2)}}, "three")
+    _, found, _ = compare_tables([two, three], 0.5)
+    # Means of 0 and 5/3, less 1 and 2
+    assert found.rows[0][2] == "-0.667 [-1, -0.333]"
+
+
 def seeds_of(name: str, *returns: float) -> Run:
     return run_of({"fedhql": {n: curve([10], [value]) for n, value in enumerate(returns)}}, name)
 

@@ -362,15 +362,18 @@ def test_what_is_told_of_a_larger_memory() -> None:
     changes = [rounds_change(lander, arm(lander, each), MEMORY) for each in (large, "")]
     assert "changes the mean return by {}, instead of {}, but".format(*changes) in appendix
     consensus = {(r.arm, r.seed): r.second_half_consensus for r in MEMORY if r.task == lander}
-    more_S = [
-        consensus[arm(lander, large), seed] - consensus[arm(lander), seed]
+    less_S = [
+        consensus[arm(lander), seed] - consensus[arm(lander, large), seed]
         for seed in range(100, 106)
     ]
-    assert f"consensus policy after self-learning has {Estimate.of(np.array(more_S))}" in appendix
+    assert (
+        f"consensus policy after self-learning has {Estimate.of(np.array(less_S))} less" in appendix
+    )
     of_plus = of_tasks(large, None)
     told = "have {} more on CartPole N=5, {} on N=10 and {} on LunarLander.".format(*of_plus)
     assert f"Compared with `-plus`, 200,000 transitions {told}" in appendix
     assert f"it has {of_plus[0]} more than `-plus` on CartPole N=5" in words("plus.md")
+    assert f"{of_tasks(large, '')[0]} of that is the larger memory alone" in words("plus.md")
     assert all("[-" in each for each in of_plus[1:])
     slower = [of_tasks(f"{large},learning_rate={rate}", large) for rate in (0.3, 0.1, 0.05)]
     assert all(each.startswith("-") for of_rate in slower for each in of_rate)

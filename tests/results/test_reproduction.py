@@ -298,7 +298,7 @@ def test_what_is_told_of_ablations() -> None:
         return Estimate.of([(of(federated[seed]) - of(alone[seed])).mean() for seed in alone])
 
     recent = [gain(run, Curve.recent_mean) for run in ("carry-over", "as-chosen")]
-    assert "evaluations by {}, where `as-chosen` is not shown to be: {}.".format(*recent) in told
+    assert "evaluations by {}. `as-chosen` is not shown to be: {}.".format(*recent) in told
     lost = gain("improvement-sgd", Curve.max_mean)
     lost = Estimate(-lost.mean, -lost.high, -lost.low, lost.seeds)
     assert f"federation are below agents alone by {lost} in max mean return." in told

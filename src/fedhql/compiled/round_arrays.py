@@ -38,10 +38,10 @@ class ArmNumbers(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The random numbers of a round, for H steps. Without replay, R is 0; and B likewise."""
+    """The random numbers of a round, for H steps."""
 
-    recalled: Array  # (H, F, R) which transitions to recall
-    actions: Array  # (H, F, B) which environments take random actions, and which
+    recalled: Array  # (H, F, R) which transitions to recall; R is 0 without replay
+    actions: Array  # (H, F, B) for `explore`; B is 0 if no lane takes random actions
 
 
 class Outcome(NamedTuple):
@@ -70,22 +70,25 @@ class ServerStep(NamedTuple):
 
 def draws_of_round(arms: ArmNumbers, seeds_FB: NDArray[np.uint32]) -> Draws:
     """Return the draws of every lane, from the seeds of its environments."""
-    horizons = arms.horizon_steps.tolist()
-    explores_F = np.asarray(arms.random_actions) > 0
+    batches, explores_F = arms.replay_batch.tolist(), np.asarray(arms.random_actions) > 0
+    environments = (explores_F * arms.query_batch).tolist()
+    B = seeds_FB.shape[1] if explores_F.any() else 0
     return Draws(
-        _draws(replay_draws, seeds_FB, horizons, arms.replay_batch.tolist()),
-        _draws(action_draws, seeds_FB, horizons, (explores_F * arms.query_batch).tolist()),
+        _draws(replay_draws, arms, seeds_FB, batches, max(batches)),
+        _draws(action_draws, arms, seeds_FB, environments, B),
     )
 
 
 def _draws(
     draw: Callable[[Sequence[int], int, int], NDArray[np.uint32]],
+    arms: ArmNumbers,
     seeds_FB: NDArray[np.uint32],
-    horizons: Sequence[int],
     sizes: Sequence[int],
+    largest: int,
 ) -> Array:
-    """Return the draws of every lane, for the longest horizon and the largest size."""
-    draws_HFX = np.zeros((max(horizons), len(seeds_FB), max(sizes)), np.uint32)
+    """Return the draws of every lane, of its own size, for the longest horizon: (H, F, largest)."""
+    horizons = arms.horizon_steps.tolist()
+    draws_HFX = np.zeros((max(horizons), len(seeds_FB), largest), dtype=np.uint32)
     for lane, (H, X) in enumerate(zip(horizons, sizes, strict=True)):
         draws_HFX[:H, lane, :X] = draw(seeds_FB[lane].tolist(), H, X)
     return jnp.asarray(draws_HFX)

@@ -154,7 +154,7 @@ class Server:
             used_FX = jnp.concatenate([running_FB, is_asked_FR], axis=1)
         ask = partial(self._answers, learners, numbers, arms)
         q_FNXA, usable_FN = ask(states_FXD, used_FX, 2 * number)
-        actions_FB = jax.vmap(lambda *of_lane: choose(self._read(*of_lane)))(
+        actions_FB = jax.vmap(lambda *of_lane: choose(self._read(*of_lane).scores()))(
             q_FNXA, usable_FN, weights_FN, arms
         )[:, :B]
 

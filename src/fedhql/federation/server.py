@@ -128,7 +128,8 @@ class FederationServer:
             begin = self._environments.go_on if self._carry_over else self._environments.reset
             states = begin(seeds)
         draws_HR = replay_draws(seeds, self._horizon_steps, self.replay.batch if self.replay else 0)
-        draws_HB = action_draws(seeds, self._horizon_steps, len(seeds))
+        B = len(seeds) if self._random_actions else 0
+        draws_HB = action_draws(seeds, self._horizon_steps, B)
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count
@@ -164,8 +165,10 @@ class FederationServer:
         recalled = self.replay.recall(draws_R) if self.replay else None
         now = self._query(states if recalled is None else np.concatenate([states, recalled.states]))
         reading = self._read(now, before.weights)
-        A, rows = reading.centre().shape[1], self._environments.running
-        actions = explore(choose(reading)[:count], draws_B[rows], self._random_actions, A)
+        scores_BA, rows = reading.scores()[:count], self._environments.running
+        actions, A = choose(scores_BA), scores_BA.shape[1]
+        if self._random_actions:
+            actions = explore(actions, draws_B[rows], self._random_actions, A)
         taken = public_actions(rows, before.steps, A) if self._public else actions
         next_states, rewards, terminated, ended = self._environments.step(taken)
         new = Transitions(states, actions, rewards, next_states, terminated)

@@ -29,21 +29,22 @@ class StepTargets(NamedTuple):
     loss: Array  # (B,) the agents' squared error to the targets, before they improve
 
 
-def choose(now: Reading) -> Array:
+def choose(scores_BA: Array) -> Array:
     """Return the action with the highest score at each state: (B,). Ties: the lowest index."""
-    return now.scores().argmax(axis=1)
+    return scores_BA.argmax(axis=1)
 
 
 def action_draws(seeds: Sequence[int], H: int, B: int) -> NDArray[np.uint32]:
     """Return the draws of a round for `explore`, (H, B), from the seeds of its environments."""
     own = np.random.SeedSequence(int(seeds[0]), spawn_key=(1,))  # apart from `replay_draws`
-    return own.generate_state(H * B).astype(np.uint32).reshape(H, B)
+    return np.random.default_rng(own).integers(2**32, size=(H, B), dtype=np.uint32)
 
 
 def explore(actions: Array, draws: Array, probability: Any, A: int) -> Array:
     """Return the actions, each with this probability replaced by a random one of A.
 
-    The upper 24 bits of a draw say whether, which float32 holds exactly; its remainder says which.
+    The upper 24 bits of a draw decide whether the action is random; float32 holds them exactly. The
+    draw modulo A is the random action.
     """
     xp = draws.__array_namespace__()
     is_random = (draws >> 8).astype(xp.float32) < xp.float32(2**24) * probability

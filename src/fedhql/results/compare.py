@@ -51,42 +51,38 @@ def _scores(runs: Sequence[Run], arms: Sequence[str], consumed: float, level: fl
 
 def _by_seed(
     runs: Sequence[Run], arms: Sequence[str], consumed: float, level: float
-) -> Iterator[Table]:
-    """Yield the differences from the first run, if another one has two or more of its seeds."""
+) -> list[Table]:
+    """Return a table of differences from the first run, if another one has some of its seeds."""
     first_name, *names = _names(runs)
     found: dict[tuple[str, str], Any] = {}
     for name, run in zip(names, runs[1:], strict=True):
         for arm in arms:
             ours, theirs = (_curves(each, arm, consumed) for each in (run, runs[0]))
-            differences_3S = np.array(
+            values_3S = np.array(
                 [
-                    [(of(ours[s]) - of(theirs[s])).mean() for s in ours if s in theirs]
+                    [of(ours[s]).mean() - of(theirs[s]).mean() for s in ours if s in theirs]
                     for of in (Curve.max_mean, Curve.recent_mean, Curve.second_half_mean)
                 ]
             )
-            if differences_3S.shape[1] > 1 and differences_3S.any():
-                found[name, label(arm)] = differences_3S
-    corrected = iter(holm([_p(values_S) for of_arm in found.values() for values_S in of_arm]))
-    rows = [
-        (
-            *of,
-            *(
-                f"{Estimate.of(each_S, level)}{'*' if next(corrected) <= 1 - level else ''}"
-                for each_S in values_3S
-            ),
-            str(values_3S.shape[1]),
-        )
-        for of, values_3S in found.items()
-    ]
+            if values_3S.shape[1] > 1 and values_3S.any() and np.isfinite(values_3S).all():
+                found[name, label(arm)] = values_3S
+    if not found:
+        return []
+    p_R3 = holm([_p(of_S) for of_3S in found.values() for of_S in of_3S]).reshape(-1, 3)
+    rows = []
+    for (of, values_3S), p_3 in zip(found.items(), p_R3, strict=True):
+        stars = ("*" if p <= 1 - level else "" for p in p_3)
+        told = (f"{Estimate.of(v, level)}{star}" for v, star in zip(values_3S, stars, strict=True))
+        rows.append((*of, *told, str(values_3S.shape[1])))
     note = (
         f"Mean over agents less that of {first_name} with the same seed, at {consumed:,.0f} env "
-        f"steps per agent, with {level:.0%} t-intervals. Arms that do not differ are left out. "
-        f"*: with Holm's correction over this table, Student's p is at most {1 - level:.2g}."
+        f"steps per agent, with {level:.0%} t-intervals. *: with Holm's correction over this "
+        f"table, Student's p is at most {1 - level:.2g}. Left out: arms that are equal in every seed, "
+        "share fewer than two seeds, or have returns that are not finite. A max mean return grows "
+        "with the number of evaluations, so compare it where that is equal."
     )
     header = ("run", "arm", "max mean return", "mean of the last 10 %", "second half", "seeds")
-    if rows:
-        title = f"Differences from {first_name}, seed by seed"
-        yield Table(title, header, rows, note=note, words=2)
+    return [Table(f"Differences from {first_name}, seed by seed", header, rows, note=note, words=2)]
 
 
 def _p(differences_S: Any) -> float:

@@ -19,6 +19,8 @@ PAPERS: dict[str, Any] = {
     "broadcast": "chosen",
     "server_environments": "reset",
     "pessimism": 0.0,
+    "random_actions": 0.0,
+    "replay_batch": 0,
 }
 RECENT = 0.1  # the last tenth of the evaluations
 

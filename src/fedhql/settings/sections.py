@@ -101,7 +101,7 @@ class FederationSettings(_Section):
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
     random_actions: float = Field(0.0, ge=0, le=1)
-    """The probability that a server environment takes a random action, not the rule's.
+    """The probability that an environment of the server takes a random action in a step.
 
     The paper has none: its server explores by the spread of the agents' values alone."""
     horizon_steps: PositiveInt = 16
