@@ -77,9 +77,9 @@ def _by_seed(
     note = (
         f"Mean over agents less that of {first_name} with the same seed, at {consumed:,.0f} env "
         f"steps per agent, with {level:.0%} t-intervals. *: with Holm's correction over this "
-        f"table, Student's p is at most {1 - level:.2g}. Left out: arms that are equal in every seed, "
-        "share fewer than two seeds, or have returns that are not finite. A max mean return grows "
-        "with the number of evaluations, so compare it where that is equal."
+        f"table, Student's p is at most {1 - level:.2g}. Left out: arms that are equal in every "
+        "seed, share fewer than two seeds, or have returns that are not finite. A max mean return "
+        "grows with the number of evaluations, so compare it where that is equal."
     )
     header = ("run", "arm", "max mean return", "mean of the last 10 %", "second half", "seeds")
     return [Table(f"Differences from {first_name}, seed by seed", header, rows, note=note, words=2)]
