@@ -216,3 +216,12 @@ def test_what_is_not_the_papers_says_so_and_has_no_lambda_of_the_papers() -> Non
     run = run_of(NAMED, settings_=past)
     assert run.label("fedhql") == "FedHQL, λ = 1, all-actions"
     assert run.exploration("exploration=3") is None
+
+
+def test_a_server_that_explores_or_remembers_is_not_the_papers() -> None:
+    for key, value in (("random_actions", 0.5), ("replay_batch", 96)):
+        past = settings(2)
+        past["federation"][key] = value
+        run = run_of(NAMED, settings_=past)
+        assert run.label("fedhql") == f"FedHQL, λ = 1, {key} = {value:g}"
+        assert run.exploration("fedhql") is None

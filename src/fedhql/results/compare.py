@@ -86,7 +86,7 @@ def _by_seed(
 
 
 def _p(differences_S: Any) -> float:
-    """Return the two-sided p of Student's test."""
+    """Return the two-sided p of Student's test; of the sign test if all differences are equal."""
     return min(2 * min(t_p_above(sign * differences_S, 0) for sign in (1, -1)), 1.0)
 
 
