@@ -19,6 +19,7 @@ SYMBOLS = {
     "exploration": "λ",
     "learning_rate": "α",
     "pessimism": "μ",
+    "advantage_weight": "β",
     "bound": "b",
     "confidence": "c",
 }
