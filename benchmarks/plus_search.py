@@ -6,7 +6,8 @@ with seeds apart from those of the results, and continues where it was stopped.
 table of it, one row for each task, candidate and seed.
 `python benchmarks/plus_search.py rank docs/plus/search.csv` prints the candidates, best first.
 `python benchmarks/plus_search.py compare docs/plus/search.csv` prints their returns, and
-their gains over the first `-plus` and over agents alone.
+their gains over the first `-plus` and over agents alone. `rank` and `compare` also take the folder
+of the runs, or of their archives.
 
 The rule: a candidate's score on a task is the mean return over the second half of its evaluations
 (after self-learning; over agents, then seeds), less the task's zero and divided by its scale. Its
@@ -94,14 +95,17 @@ def run(out: Path) -> None:
 
 
 def record(home: Path, out: Path) -> None:
-    rows = [row for task in TASKS if (home / task).exists() for row in rows_of(task, home / task)]
-    if not rows:
-        sys.exit(f"{home} has none of {', '.join(TASKS)}")
+    rows = rows_in(home)
     with out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
         for row in rows:
             writer.writerow([f"{v:.5g}" if isinstance(v, float) else v for v in row])
+
+
+def rows_in(home: Path) -> list[Row]:
+    rows = [row for task in TASKS if (home / task).exists() for row in rows_of(task, home / task)]
+    return rows or sys.exit(f"{home} has none of {', '.join(TASKS)}")
 
 
 def rows_of(task: str, home: Path) -> Iterator[Row]:
@@ -202,14 +206,16 @@ def main() -> None:
     recorder.add_argument("home", type=Path)
     recorder.add_argument("--out", type=Path, required=True)
     for name in ("rank", "compare"):
-        commands.add_parser(name).add_argument("table", type=Path)
+        commands.add_parser(name).add_argument("runs", type=Path, help="a table or a folder")
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.out)
     elif arguments.command == "record":
         record(arguments.home, arguments.out)
     else:
-        print({"rank": rank, "compare": compare}[arguments.command](read(arguments.table)))
+        runs = arguments.runs
+        rows = rows_in(runs) if runs.is_dir() else read(runs)
+        print({"rank": rank, "compare": compare}[arguments.command](rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.plus_search import PLUS, RULES, TASKS, Row, compare, gains, rank, read, score
+from benchmarks.plus_search import (
+    PLUS,
+    RULES,
+    TASKS,
+    Row,
+    compare,
+    gains,
+    rank,
+    read,
+    rows_in,
+    score,
+)
 from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
@@ -117,6 +128,7 @@ SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, ME
     read(DOCS / "plus" / f"search{name}.csv")
     for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide", "-replay", "-memory")
 )
+RANDOM, ADVANTAGE = (rows_in(DOCS / "plus" / name) for name in ("random", "advantage"))
 BASELINES = read(DOCS / "plus" / "baselines.csv")
 LONG = read(DOCS / "plus" / "long.csv")
 CHOSEN = "rule=median-mad,pessimism=1,replay_batch=96"
@@ -147,7 +159,17 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    searches = (SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, MEMORY)
+    searches = (
+        SEARCH,
+        BROADCAST,
+        TEN_SEEDS,
+        LARGE_ROUNDS,
+        WIDE_ROUNDS,
+        REPLAY,
+        MEMORY,
+        RANDOM,
+        ADVANTAGE,
+    )
     for table in (rank(SEARCH), rank(FIRST_STAGE), *map(compare, searches)):
         assert f"\n\n{table}\n\n" in appendix
     assert f"\n\n{compare(BASELINES)}\n\n" in (DOCS / "plus.md").read_text()
@@ -397,6 +419,78 @@ def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
     return str(Estimate.of(changes_by_a_round(task, arm, rows)))
 
 
+SOME, MANY, WIDER = "random_actions=0.1", "random_actions=0.3", "advantage_weight=0.9"
+BOTH = f"{WIDER},{SOME}"
+
+
+def test_what_is_told_of_random_actions() -> None:
+    appendix, page, task = words("plus/search.md"), words("plus.md"), "cartpole-n5"
+    arms = load_run(DOCS / "plus" / "random" / task).arms
+
+    def share_at_500(arm: str, env_steps: int) -> float:
+        return float(np.mean([at_most(env_steps, c).max_mean() == 500 for c in arms[arm].values()]))
+
+    for arm, soon in ((SOME, 70_000), (MANY, 50_000)):
+        assert (share_at_500(arm, soon), share_at_500(arm, soon - 10_000) < 1) == (1, True)
+    assert (
+        "in every seed by 3.5 % of the budget, and with 0.3 by 2.5 %. With `-plus`, "
+        f"{100 * share_at_500('fedhql', 100_000):.0f} % of the agents and seeds have by 5 %."
+        in appendix
+    )
+    early = {
+        arm: np.array([at_most(100_000, c).returns_NE.mean() for _, c in sorted(of.items())])
+        for arm, of in arms.items()
+    }
+    gain = Estimate.of(early[SOME] - early["fedhql"])
+    told = f"is {early[SOME].mean():.0f} with 0.1, which is {gain} more than with `-plus`."
+    assert told in appendix
+    added = [told_of_gain(task, arm, "fedhql", RANDOM) for arm in (SOME, MANY)]
+    assert "0.1 adds {} to the second half, and 0.3 adds {}.".format(*added) in appendix
+    later = Estimate.of(early[BOTH] - early[SOME])
+    assert f"beside 0.1 random actions it adds {later}." in appendix
+    assert f"{gain} more than with `-plus`" in page
+
+
+def at_most(env_steps: int, curve: Curve) -> Curve:
+    found = curve.until(env_steps)
+    assert found is not None
+    return found
+
+
+def test_what_is_told_of_random_actions_on_lunarlander() -> None:
+    run = load_run(DOCS / "plus" / "random" / "lunarlander-n5")
+    added = [
+        curves_S[MANY][seed].second_half_mean().mean()
+        - curves_S["fedhql"][seed].second_half_mean().mean()
+        for curves_S in (run.arms, run.after_rounds, run.consensus)
+        for seed in (100, 101)
+    ]
+    assert (
+        "0.3 adds {:.0f} and {:.0f} in the two seeds after self-learning, {:.0f} and {:.0f} after "
+        "rounds, and {:.0f} and {:.0f} to the consensus policy.".format(*added)
+        in words("plus/search.md")
+    )
+
+
+def test_what_is_told_of_wider_gaps() -> None:
+    appendix, task = words("plus/search.md"), "cartpole-n5"
+    ratios = [expected_of_got(task, arm, RANDOM) for arm in (WIDER, BOTH, "fedhql")]
+    assert (
+        "expect {:.1f} times what they get with it, {:.1f} times with 0.1 random actions beside "
+        "it, and {:.1f} times with `-plus`.".format(*ratios)
+        in appendix
+    )
+    after = {(r.arm, r.seed): r.second_half_after_rounds for r in RANDOM if r.task == task}
+    seeds = range(100, 104)
+    added = [
+        Estimate.of(np.array([after[arm, seed] - after[other, seed] for seed in seeds]))
+        for arm, other in ((WIDER, "fedhql"), (BOTH, SOME))
+    ]
+    assert "rounds it adds {} alone, and {} beside 0.1 random actions.".format(*added) in appendix
+    for arm in ("advantage_weight=0.5", WIDER):
+        assert "[-" in told_of_gain("lunarlander-n5", arm, "fedhql", ADVANTAGE)  # none is shown
+
+
 def test_baselines_of_lunarlander_are_the_archives() -> None:
     run = load_run(DOCS / "reproduction" / "lander-20" / "lunarlander-n5")
     arms = {INDEPENDENT: run.arms[INDEPENDENT], PAPERS_ON_LUNARLANDER: run.arms["fedhql"]}
@@ -410,7 +504,7 @@ def test_baselines_of_lunarlander_are_the_archives() -> None:
 
 
 def test_choices_are_compared_at_equal_consumption() -> None:
-    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, MEMORY, BASELINES):
+    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, MEMORY, RANDOM, ADVANTAGE, BASELINES):
         for task in TASKS:
             assert len({row.env_steps for row in rows if row.task == task}) <= 1
 
