@@ -48,7 +48,6 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
         rule_numbers={"exploration": lambdas},
         learning_rate=jnp.full(F, federation["learning_rate"]),
         pessimism=jnp.zeros(F),
-        advantage_weight=jnp.zeros(F),
         random_actions=jnp.zeros(F),
         horizon_steps=jnp.full(F, federation["horizon_steps"]),
         query_batch=jnp.full(F, federation["query_batch"]),

@@ -96,6 +96,8 @@ def run(out: Path) -> None:
 
 def record(home: Path, out: Path) -> None:
     rows = rows_in(home)
+    if not rows:
+        sys.exit(f"{home} has none of {', '.join(TASKS)}")
     with out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
@@ -104,8 +106,7 @@ def record(home: Path, out: Path) -> None:
 
 
 def rows_in(home: Path) -> list[Row]:
-    rows = [row for task in TASKS if (home / task).exists() for row in rows_of(task, home / task)]
-    return rows or sys.exit(f"{home} has none of {', '.join(TASKS)}")
+    return [row for task in TASKS if (home / task).exists() for row in rows_of(task, home / task)]
 
 
 def rows_of(task: str, home: Path) -> Iterator[Row]:

@@ -107,7 +107,6 @@ PAST_THE_PAPER = read_settings(
         "federation.broadcast=all-actions",
         "federation.learning_rate=1",
         "federation.pessimism=0.5",
-        "federation.advantage_weight=0.5",
     ],
 )
 

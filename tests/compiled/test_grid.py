@@ -48,7 +48,6 @@ ARMS = ArmNumbers(
     rule_numbers={"exploration": jnp.array([1.0, 1.0])},
     learning_rate=jnp.array([0.5, 0.5]),
     pessimism=jnp.zeros(2),
-    advantage_weight=jnp.zeros(2),
     random_actions=jnp.zeros(2),
     horizon_steps=jnp.array([4, 4]),
     query_batch=jnp.array([3, 3]),

@@ -92,7 +92,6 @@ def server(
     rule: Rule | None = None,
     all_actions: bool = False,
     pessimism: float = 0.0,
-    advantage_weight: float = 0.0,
     random_actions: float = 0.0,
 ) -> FederationServer:
     return FederationServer(
@@ -104,7 +103,6 @@ def server(
         discount=DISCOUNT,
         all_actions=all_actions,
         pessimism=pessimism,
-        advantage_weight=advantage_weight,
         random_actions=random_actions,
     )
 
@@ -179,19 +177,6 @@ def test_a_pessimistic_server_takes_the_next_values_less_their_spread() -> None:
     # With more, the other action has the larger bound: 5.5 - 3.5 · 5.5, not 22 - 3.5 · 11.
     server(agents, Counting({}), horizon=1, pessimism=3.5).federate(PLENTY, [10])
     assert agents[0].improvements[-1][2] == pytest.approx([20 + 0.5 * (0.9 * -13.75 - 20)])
-
-
-def test_advantage_learning_lowers_an_action_that_is_not_the_best() -> None:
-    agents = [Linear([2, 1]), Linear([2, 2])]  # mean slopes 2 and 1.5, deviations 0 and 0.5
-    for exploration, action, loss in ((0.0, 0, 0), (3.0, 1, 5)):
-        federation = server(agents, Counting({}), exploration, horizon=1, advantage_weight=0.8)
-        federation.federate(PLENTY, [10])
-        _, actions, targets = agents[0].improvements[-1]
-        # q̄ is 20 or 15, which is 5 less than the best. The best next value is 22.
-        # The reward is the action's number.
-        q = 20 - loss
-        assert actions == [action]
-        assert targets == pytest.approx([q + 0.5 * (action + 0.9 * 22 - q - 0.8 * loss)])
 
 
 def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> None:

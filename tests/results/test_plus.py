@@ -20,7 +20,7 @@ from benchmarks.plus_search import (
     rows_in,
     score,
 )
-from fedhql.results.curves import Curve
+from fedhql.results.curves import Arms, Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
 from fedhql.settings.experiment import read_settings
@@ -420,46 +420,76 @@ def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
 
 
 SOME, MANY, WIDER = "random_actions=0.1", "random_actions=0.3", "advantage_weight=0.9"
-BOTH = f"{WIDER},{SOME}"
+SECOND_HALVES = ("second_half", "second_half_after_rounds", "second_half_consensus")
+SOON = 100_000  # env steps
 
 
-def test_what_is_told_of_random_actions() -> None:
-    appendix, page, task = words("plus/search.md"), words("plus.md"), "cartpole-n5"
-    arms = load_run(DOCS / "plus" / "random" / task).arms
-
-    def share_at_500(arm: str, env_steps: int) -> float:
-        return float(np.mean([at_most(env_steps, c).max_mean() == 500 for c in arms[arm].values()]))
-
-    for arm, soon in ((SOME, 70_000), (MANY, 50_000)):
-        assert (share_at_500(arm, soon), share_at_500(arm, soon - 10_000) < 1) == (1, True)
-    assert (
-        "in every seed by 3.5 % of the budget, and with 0.3 by 2.5 %. With `-plus`, "
-        f"{100 * share_at_500('fedhql', 100_000):.0f} % of the agents and seeds have by 5 %."
-        in appendix
-    )
-    early = {
-        arm: np.array([at_most(100_000, c).returns_NE.mean() for _, c in sorted(of.items())])
-        for arm, of in arms.items()
-    }
-    gain = Estimate.of(early[SOME] - early["fedhql"])
-    told = f"is {early[SOME].mean():.0f} with 0.1, which is {gain} more than with `-plus`."
-    assert told in appendix
-    added = [told_of_gain(task, arm, "fedhql", RANDOM) for arm in (SOME, MANY)]
-    assert "0.1 adds {} to the second half, and 0.3 adds {}.".format(*added) in appendix
-    later = Estimate.of(early[BOTH] - early[SOME])
-    assert f"beside 0.1 random actions it adds {later}." in appendix
-    assert f"{gain} more than with `-plus`" in page
-
-
-def at_most(env_steps: int, curve: Curve) -> Curve:
+def until(env_steps: int, curve: Curve) -> Curve:
     found = curve.until(env_steps)
     assert found is not None
     return found
 
 
+def all_have_500(curves_S: dict[int, Curve]) -> int:
+    """Return the env steps by which every agent has reached 500 once in every seed."""
+    steps_E = next(iter(curves_S.values())).consumed_E.astype(int)
+    return next(
+        int(steps)
+        for steps in steps_E
+        if all((until(steps, curve).max_mean() == 500).all() for curve in curves_S.values())
+    )
+
+
+def added_early(arms: Arms, arm: str) -> Estimate:
+    """Return what `arm` adds to the mean of the evaluations until SOON."""
+    early = [
+        np.array([until(SOON, curve).returns_NE.mean() for _, curve in sorted(arms[of].items())])
+        for of in (arm, "fedhql")
+    ]
+    return Estimate.of(early[0] - early[1])
+
+
+def added(task: str, arm: str, name: str, other: str = "fedhql") -> str:
+    """Return what `arm` adds to a column of the runs with random actions."""
+    found = {(row.arm, row.seed): getattr(row, name) for row in RANDOM if row.task == task}
+    seeds = [seed for each, seed in found if each == arm]
+    return str(Estimate.of(np.array([found[arm, s] - found[other, s] for s in seeds])))
+
+
+def test_what_is_told_of_random_actions() -> None:
+    appendix, page = words("plus/search.md"), words("plus.md")
+    five, ten = (
+        load_run(DOCS / "plus" / "random" / task).arms for task in ("cartpole-n5", "cartpole-n10")
+    )
+    some, many, plus = (all_have_500(five[arm]) for arm in (SOME, MANY, "fedhql"))
+    told = f"by {some:,} env steps with 0.1 and by {many:,} with 0.3 (N=5). `-plus` needs {plus:,},"
+    assert told in appendix
+    of_ten = f"With N=10 and 0.1 it is {all_have_500(ten[SOME]):,}."
+    assert of_ten in appendix
+    share = np.mean([until(SOON, curve).max_mean() == 500 for curve in ten["fedhql"].values()])
+    assert f"`-plus` has {100 * share:.0f} % of the agents and seeds at 500 by" in appendix
+    for_page = (some / 2e6, all_have_500(ten[SOME]) / 2e6, plus / 2e6)
+    told = "by {:.1%} of the budget with N=5 and by {:.1%} with N=10. `-plus` needs {:.1%} with N=5"
+    assert told.format(*for_page).replace("%", " %") in page
+    early = added_early(five, SOME), added_early(five, MANY), added_early(ten, SOME)
+    told = "higher by {} with 0.1 and {} with 0.3 (N=5), and by {} with 0.1 (N=10).".format(*early)
+    assert told in appendix
+    of_ten_agents = [added("cartpole-n10", SOME, name) for name in SECOND_HALVES]
+    told = "0.1 adds {} after self-learning, {} after rounds and {} to the consensus policy."
+    assert told.format(*of_ten_agents) in appendix
+    assert f"On N=10 it adds {of_ten_agents[0]} to the second half" in page
+    of_five = [added("cartpole-n5", arm, n) for arm in (SOME, MANY) for n in SECOND_HALVES[:2]]
+    told = "0.1 adds {} after self-learning and {} after rounds, and 0.3 adds {} and {}."
+    assert told.format(*of_five) in appendix
+    assert f"on N=5 it is not shown to: {of_five[0]}." in page
+    ratios = [expected_of_got("cartpole-n5", arm, RANDOM) for arm in (SOME, "fedhql")]
+    told = "expect {:.1f} times what they get, and {:.1f} times with `-plus`.".format(*ratios)
+    assert told in appendix
+
+
 def test_what_is_told_of_random_actions_on_lunarlander() -> None:
     run = load_run(DOCS / "plus" / "random" / "lunarlander-n5")
-    added = [
+    more = [
         curves_S[MANY][seed].second_half_mean().mean()
         - curves_S["fedhql"][seed].second_half_mean().mean()
         for curves_S in (run.arms, run.after_rounds, run.consensus)
@@ -467,28 +497,23 @@ def test_what_is_told_of_random_actions_on_lunarlander() -> None:
     ]
     assert (
         "0.3 adds {:.0f} and {:.0f} in the two seeds after self-learning, {:.0f} and {:.0f} after "
-        "rounds, and {:.0f} and {:.0f} to the consensus policy.".format(*added)
+        "rounds, and {:.0f} and {:.0f} to the consensus policy.".format(*more)
         in words("plus/search.md")
     )
 
 
 def test_what_is_told_of_wider_gaps() -> None:
-    appendix, task = words("plus/search.md"), "cartpole-n5"
-    ratios = [expected_of_got(task, arm, RANDOM) for arm in (WIDER, BOTH, "fedhql")]
-    assert (
-        "expect {:.1f} times what they get with it, {:.1f} times with 0.1 random actions beside "
-        "it, and {:.1f} times with `-plus`.".format(*ratios)
-        in appendix
-    )
-    after = {(r.arm, r.seed): r.second_half_after_rounds for r in RANDOM if r.task == task}
-    seeds = range(100, 104)
-    added = [
-        Estimate.of(np.array([after[arm, seed] - after[other, seed] for seed in seeds]))
-        for arm, other in ((WIDER, "fedhql"), (BOTH, SOME))
-    ]
-    assert "rounds it adds {} alone, and {} beside 0.1 random actions.".format(*added) in appendix
-    for arm in ("advantage_weight=0.5", WIDER):
-        assert "[-" in told_of_gain("lunarlander-n5", arm, "fedhql", ADVANTAGE)  # none is shown
+    appendix, task, both = words("plus/search.md"), "cartpole-n5", f"{WIDER},{SOME}"
+    half = added(task, "advantage_weight=0.5", "second_half")
+    assert f"β = 0.5 adds {half} to the second half after self-learning." in appendix
+    more = [added(task, WIDER, name) for name in SECOND_HALVES[:2]]
+    assert "β = 0.9 adds {}, and after rounds {}.".format(*more) in appendix
+    beside = [added(f"cartpole-n{n}", both, "second_half", SOME) for n in (5, 10)]
+    assert "actions it adds {} with N=5 and {} with N=10.".format(*beside) in appendix
+    ratios = [expected_of_got(task, arm, RANDOM) for arm in ("fedhql", WIDER)]
+    assert "from {:.1f} to {:.1f} times what they get.".format(*ratios) in appendix
+    for arm in ("advantage_weight=0.5", WIDER):  # no gain is shown
+        assert Estimate.of(gains(ADVANTAGE, "lunarlander-n5", arm, "fedhql")).low < 0
 
 
 def test_baselines_of_lunarlander_are_the_archives() -> None:

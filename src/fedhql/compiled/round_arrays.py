@@ -25,7 +25,6 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
-    advantage_weight: Array  # β
     random_actions: Array
     horizon_steps: Array
     query_batch: Array

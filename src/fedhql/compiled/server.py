@@ -45,7 +45,6 @@ class Server:
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
     pessimistic: bool = False  # whether some lane is
-    weighs_advantages: bool = False  # whether some lane does
     exploring: bool = False  # whether some lane takes random actions
     attacked: bool = False  # whether some lane has attackers
 
@@ -272,7 +271,6 @@ class Server:
             learning_rate=arm.learning_rate,
             discount=self.discount,
             all_actions=self.all_actions,
-            advantage_weight=arm.advantage_weight if self.weighs_advantages else 0.0,
         )
 
     def _answers(

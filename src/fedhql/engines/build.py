@@ -104,7 +104,6 @@ def build_server(
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
-        advantage_weight=federation.advantage_weight,
         random_actions=federation.random_actions,
         public=federation.public,
         replay=build_replay(federation, replay_file),

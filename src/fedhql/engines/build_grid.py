@@ -67,7 +67,6 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         rule_numbers={key: numbers(key) for key in keys},
         learning_rate=numbers("learning_rate"),
         pessimism=numbers("pessimism"),
-        advantage_weight=numbers("advantage_weight"),
         random_actions=numbers("random_actions"),
         horizon_steps=numbers("horizon_steps", "i"),
         query_batch=numbers("query_batch", "i"),

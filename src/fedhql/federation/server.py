@@ -80,7 +80,6 @@ class FederationServer:
         carry_over: bool = False,
         all_actions: bool = False,
         pessimism: float = 0.0,
-        advantage_weight: float = 0.0,
         random_actions: float = 0.0,
         public: bool = False,
         replay: Replay | None = None,
@@ -101,7 +100,6 @@ class FederationServer:
         self._carry_over = carry_over
         self._all_actions = all_actions
         self._pessimism = pessimism
-        self._advantage_weight = advantage_weight
         self._random_actions = random_actions
         self._public = public
         self.replay = replay
@@ -193,7 +191,6 @@ class FederationServer:
             learning_rate=self._learning_rate,
             discount=self._discount,
             all_actions=self._all_actions,
-            advantage_weight=self._advantage_weight,
         )
         if self._all_actions:
             self._cohort.improve(*broadcast_rows(learned.states, step.targets))

@@ -61,19 +61,15 @@ def step_targets(
     learning_rate: Any,
     discount: float,
     all_actions: bool,
-    advantage_weight: Any = 0.0,
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
     `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
-    rows that terminated may hold anything. `advantage_weight` is β of advantage learning.
+    rows that terminated may hold anything.
     """
     q_selected_B, spread_B = now.chosen(actions)
     transitions = q_selected_B, rewards, next_values_BA, terminated
     exact_B = fed_td(*transitions, learning_rate=learning_rate, discount=discount)
-    if not (isinstance(advantage_weight, float) and advantage_weight == 0):
-        advantage_B = q_selected_B - now.centre().max(axis=1)
-        exact_B = exact_B + learning_rate * advantage_weight * advantage_B
     error_B = abs(td_error(*transitions, discount=discount))
     xp = exact_B.__array_namespace__()
     targets = exact_B.astype(xp.float32)

@@ -100,10 +100,6 @@ class FederationSettings(_Section):
     """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
-    advantage_weight: float = Field(0.0, ge=0, lt=1)
-    """β, the weight of advantage learning: FedTD adds α_s β (q̄(s, ā) - max_b q̄(s, b)) to a target.
-
-    That lowers the values of actions that are not the best. The paper has none."""
     random_actions: float = Field(0.0, ge=0, le=1)
     """The probability that an environment of the server takes a random action in a step.
 

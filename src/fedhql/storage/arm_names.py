@@ -19,7 +19,6 @@ SYMBOLS = {
     "exploration": "λ",
     "learning_rate": "α",
     "pessimism": "μ",
-    "advantage_weight": "β",
     "bound": "b",
     "confidence": "c",
 }
