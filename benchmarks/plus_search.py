@@ -94,10 +94,7 @@ def run(out: Path) -> None:
         )  # fmt: skip
 
 
-def record(home: Path, out: Path) -> None:
-    rows = rows_in(home)
-    if not rows:
-        sys.exit(f"{home} has none of {', '.join(TASKS)}")
+def record(rows: Sequence[Row], out: Path) -> None:
     with out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
@@ -192,9 +189,11 @@ def compare(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def gains(rows: Sequence[Row], task: str, arm: str, other: str) -> NDArray[np.float64]:
-    """Return how far `arm` is above `other` in the second half, seed by seed."""
-    found = {(row.arm, row.seed): row.second_half for row in rows if row.task == task}
+def gains(
+    rows: Sequence[Row], task: str, arm: str, other: str, column: str = "second_half"
+) -> NDArray[np.float64]:
+    """Return how far `arm` is above `other` in a column, seed by seed."""
+    found = {(row.arm, row.seed): getattr(row, column) for row in rows if row.task == task}
     seeds = sorted({row.seed for row in rows if (row.task, row.arm) == (task, arm)})
     return np.array([found[arm, seed] - found[other, seed] for seed in seeds])
 
@@ -204,18 +203,21 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run").add_argument("--out", type=Path, required=True)
     recorder = commands.add_parser("record")
-    recorder.add_argument("home", type=Path)
+    recorder.add_argument("runs", type=Path)
     recorder.add_argument("--out", type=Path, required=True)
     for name in ("rank", "compare"):
         commands.add_parser(name).add_argument("runs", type=Path, help="a table or a folder")
     arguments = parser.parse_args()
     if arguments.command == "run":
         run(arguments.out)
-    elif arguments.command == "record":
-        record(arguments.home, arguments.out)
+        return
+    runs = arguments.runs
+    rows = rows_in(runs) if runs.is_dir() else read(runs)
+    if not rows:
+        sys.exit(f"{runs} has none of {', '.join(TASKS)}")
+    if arguments.command == "record":
+        record(rows, arguments.out)
     else:
-        runs = arguments.runs
-        rows = rows_in(runs) if runs.is_dir() else read(runs)
         print({"rank": rank, "compare": compare}[arguments.command](rows))
 
 
