@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.round_arrays import draws_of_round
+from fedhql.compiled.round_arrays import arms_of_round, draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.build import build_batch, build_cohort, build_server
@@ -80,7 +80,8 @@ def by_messages(settings: ExperimentSettings, cell: Cell, rounds: int) -> list[R
         if federates(cell.arm):
             spy.broadcast.clear()
             seeds = server_seeds(settings, cell, number).tolist()
-            _, figures = server.federate(Budget(PLENTY, len(agents)), seeds)
+            own = (number + 1) * settings.federation.self_learning_env_steps
+            _, figures = server.federate(Budget(PLENTY, len(agents), own_env_steps=own), seeds)
             _, actions, targets = zip(*spy.broadcast, strict=True)
             record.actions, record.targets = list(actions), list(targets)
             spent = figures.server_env_steps
@@ -119,10 +120,10 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     running = np.ones(seeds_FB.shape, dtype=bool)
     weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
-    draws = draws_of_round(grid._arms, seeds_FB)
+    arms, draws = arms_of_round(grid._arms, grid._own_L[:F]), draws_of_round(grid._arms, seeds_FB)
     for number in range(server.horizon_steps):
         given = episodes, jnp.asarray(running), weights, number, draws.actions[number]
-        step = _server_step(server, learners, numbers, grid._arms, *given)
+        step = _server_step(server, learners, numbers, arms, *given)
         broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():

@@ -217,6 +217,7 @@ def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
         "replay_batch=4,replay_capacity=7",
         "random_actions=0.5",
         "random_actions=0.9,horizon_steps=4",
+        "random_actions=0.9,random_actions_env_steps=100",
     )
     cells = [Cell(arm, 0) for arm in arms]
     messages = [by_messages(CARRIED, cell, ROUNDS) for cell in cells]

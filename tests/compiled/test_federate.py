@@ -53,6 +53,7 @@ ARM: Arm = {
     "learning_rate": 0.5,
     "pessimism": 0.0,
     "random_actions": 0.0,
+    "random_actions_env_steps": 0,
     "horizon_steps": 12,
     "query_batch": 4,
     "replay_batch": 0,
@@ -157,6 +158,7 @@ class Messages:
             learning_rate=arm["learning_rate"],
             pessimism=arm["pessimism"],
             random_actions=arm["random_actions"],
+            random_actions_env_steps=int(arm["random_actions_env_steps"]),
             discount=DISCOUNT,
             all_actions=all_actions,
         )

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from fedhql.federation import (
     trimmed,
 )
 from fedhql.federation.replay import replay_draws
-from fedhql.federation.step import action_draws, explore
+from fedhql.federation.step import action_draws, explore, random_probability
 
 LEARNING_RATE, DISCOUNT = 0.5, 0.9
 
@@ -93,6 +93,7 @@ def server(
     all_actions: bool = False,
     pessimism: float = 0.0,
     random_actions: float = 0.0,
+    random_actions_env_steps: int | None = None,
 ) -> FederationServer:
     return FederationServer(
         InProcessCohort(agents, 2),
@@ -104,6 +105,7 @@ def server(
         all_actions=all_actions,
         pessimism=pessimism,
         random_actions=random_actions,
+        random_actions_env_steps=random_actions_env_steps,
     )
 
 
@@ -157,6 +159,25 @@ def test_random_actions_are_as_frequent_as_they_should_be(xp: Any) -> None:
     assert max(abs(count - 6_000) for count in counts[:3]) < 5 * (6_000 * 0.9) ** 0.5
     assert (explore(chosen, draws, 0.0, 3) == 7).all()
     assert (explore(chosen, draws, 1.0, 3) < 3).all()
+
+
+def test_the_probability_of_random_actions_falls_linearly_to_0() -> None:
+    own = np.array([0, 250, 500, 1_000, 3_000])
+    falling = random_probability(0.4, 1_000, own)
+    np.testing.assert_allclose(falling, [0.4, 0.3, 0.2, 0, 0], rtol=1e-6)
+    assert (random_probability(0.4, 0, own) == np.float32(0.4)).all()
+    of_lanes = random_probability(np.array([0.4, 0.2]), np.array([0, 800]), np.array([600, 600]))
+    np.testing.assert_allclose(of_lanes, [0.4, 0.05], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("own_env_steps", "probability"), [(0, 1.0), (500, 0.5), (1_000, 0.0)])
+def test_a_server_lowers_its_random_actions(own_env_steps: int, probability: float) -> None:
+    agents, seeds = [Linear([1, 0]), Linear([3, 1])], [10, 20, 30]
+    falling = server(agents, Counting({}), 0, 4, random_actions=1.0, random_actions_env_steps=1_000)
+    falling.federate(replace(PLENTY, own_env_steps=own_env_steps), seeds)
+    draws_HB = action_draws(seeds, 4, 3)
+    wanted_HB = np.where(draws_HB / 2**32 < probability, draws_HB % 2, 0)
+    assert [actions for _, actions, _ in agents[0].improvements] == wanted_HB.tolist()
 
 
 def test_draws_of_actions_are_of_the_round() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhql.compiled.compiled_cohort import Learners
 from fedhql.environments.lanes import Episodes
 from fedhql.federation.replay import Transitions, replay_draws
-from fedhql.federation.step import action_draws
+from fedhql.federation.step import action_draws, random_probability
 
 Array = jax.Array
 
@@ -25,7 +25,8 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
-    random_actions: Array
+    random_actions: Array  # the probability: of the first round, and of this one in a program
+    random_actions_env_steps: Array  # 0: the probability stays
     horizon_steps: Array
     query_batch: Array
     replay_batch: Array  # R
@@ -66,6 +67,12 @@ class ServerStep(NamedTuple):
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
     unanswered: Array  # (F,)
+
+
+def arms_of_round(arms: ArmNumbers, own_F: NDArray[np.int64]) -> ArmNumbers:
+    """Return the numbers of a round after `own_F` env steps of each agent."""
+    falling = np.asarray(arms.random_actions), np.asarray(arms.random_actions_env_steps)
+    return arms._replace(random_actions=jnp.asarray(random_probability(*falling, own_F)))
 
 
 def draws_of_round(arms: ArmNumbers, seeds_FB: NDArray[np.uint32]) -> Draws:

@@ -105,6 +105,7 @@ def build_server(
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
         random_actions=federation.random_actions,
+        random_actions_env_steps=federation.random_actions_env_steps,
         public=federation.public,
         replay=build_replay(federation, replay_file),
         cell=cell,

@@ -21,6 +21,7 @@ from fedhql.federation.step import (
     choose,
     explore,
     public_actions,
+    random_probability,
     step_targets,
     step_weights,
 )
@@ -81,6 +82,7 @@ class FederationServer:
         all_actions: bool = False,
         pessimism: float = 0.0,
         random_actions: float = 0.0,
+        random_actions_env_steps: int | None = None,
         public: bool = False,
         replay: Replay | None = None,
         cell: str = "",
@@ -101,6 +103,7 @@ class FederationServer:
         self._all_actions = all_actions
         self._pessimism = pessimism
         self._random_actions = random_actions
+        self._random_actions_env_steps = random_actions_env_steps or 0  # 0: for ever
         self._public = public
         self.replay = replay
         self._cell = cell
@@ -130,6 +133,9 @@ class FederationServer:
         draws_HR = replay_draws(seeds, self._horizon_steps, self.replay.batch if self.replay else 0)
         B = len(seeds) if self._random_actions else 0
         draws_HB = action_draws(seeds, self._horizon_steps, B)
+        probability = random_probability(
+            self._random_actions, self._random_actions_env_steps, budget.own_env_steps
+        )
         while progress.steps < self._horizon_steps:
             count, refused_before = len(states), self.refused.total()
             cost = 0 if is_free else count
@@ -137,7 +143,7 @@ class FederationServer:
                 break
             budget = budget.after_server_steps(cost)
             draws = draws_HR[progress.steps], draws_HB[progress.steps]
-            states, step_sums, weights = self._step(states, progress, *draws)
+            states, step_sums, weights = self._step(states, progress, *draws, probability)
             progress = RoundProgress(
                 progress.steps + 1,
                 progress.server_env_steps + count,
@@ -154,12 +160,13 @@ class FederationServer:
         before: RoundProgress,
         draws_R: NDArray[np.uint32],
         draws_B: NDArray[np.uint32],
+        probability: Any,
     ) -> tuple[States, NDArray[np.float64], Weights]:
         """Run lines 7 to 13 of Algorithm 1.a for a batch of states.
 
         `before` is the progress so far; `draws_R` choose the transitions to recall, and `draws_B`
-        the random actions. Return the next states of environments that still run, the sums of the
-        figures, and the weights of this step.
+        the random actions, which have this `probability`. Return the next states of environments
+        that still run, the sums of the figures, and the weights of this step.
         """
         count = len(states)
         recalled = self.replay.recall(draws_R) if self.replay else None
@@ -168,7 +175,7 @@ class FederationServer:
         scores_BA, rows = reading.scores()[:count], self._environments.running
         actions, A = choose(scores_BA), scores_BA.shape[1]
         if self._random_actions:
-            actions = explore(actions, draws_B[rows], self._random_actions, A)
+            actions = explore(actions, draws_B[rows], probability, A)
         taken = public_actions(rows, before.steps, A) if self._public else actions
         next_states, rewards, terminated, ended = self._environments.step(taken)
         new = Transitions(states, actions, rewards, next_states, terminated)

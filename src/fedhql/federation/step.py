@@ -40,6 +40,16 @@ def action_draws(seeds: Sequence[int], H: int, B: int) -> NDArray[np.uint32]:
     return np.random.default_rng(own).integers(2**32, size=(H, B), dtype=np.uint32)
 
 
+def random_probability(first: Any, until: Any, own_env_steps: Any) -> Any:
+    """Return the probability of random actions in a round, as float32; arguments may be arrays.
+
+    It falls linearly from `first` at 0 env steps to 0 at `until`. If `until` is 0, it stays.
+    """
+    passed = np.asarray(own_env_steps) / np.maximum(until, 1)
+    left = np.where(np.asarray(until) > 0, np.clip(1 - passed, 0, 1), 1)
+    return np.float32(first) * left.astype(np.float32)
+
+
 def explore(actions: Array, draws: Array, probability: Any, A: int) -> Array:
     """Return the actions, each with this probability replaced by a random one of A.
 

@@ -227,7 +227,9 @@ class Service:
             "have budget left for one" if enough_in_time else "are there and in time"
         )
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
-            budget = Budget(env_steps_per_agent=granted, agents=1)
+            # Random actions fall with the steps of a member that has been there from the start.
+            own = (position.round + 1) * settings.federation.self_learning_env_steps
+            budget = Budget(env_steps_per_agent=own + granted, agents=1, own_env_steps=own)
             standing = self._environments.position()
             try:
                 self._server.federate(

@@ -104,6 +104,10 @@ class FederationSettings(_Section):
     """The probability that an environment of the server takes a random action in a step.
 
     The paper has none: its server explores by the spread of the agents' values alone."""
+    random_actions_env_steps: PositiveInt | None = None
+    """For random_actions: an agent's own env steps over which the probability falls to 0.
+
+    It falls linearly. By default it stays."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
