@@ -17,10 +17,9 @@ from benchmarks.plus_search import (
     gains,
     rank,
     read,
-    rows_in,
     score,
 )
-from fedhql.results.curves import Arms, Curve
+from fedhql.results.curves import Curve
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate, curves_until
 from fedhql.settings.experiment import read_settings
@@ -128,7 +127,6 @@ SEARCH, FIRST_STAGE, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, ME
     read(DOCS / "plus" / f"search{name}.csv")
     for name in ("", "-first", "-broadcast", "-reset", "-rounds", "-wide", "-replay", "-memory")
 )
-RANDOM, ADVANTAGE = (rows_in(DOCS / "plus" / name) for name in ("random", "advantage"))
 BASELINES = read(DOCS / "plus" / "baselines.csv")
 LONG = read(DOCS / "plus" / "long.csv")
 CHOSEN = "rule=median-mad,pessimism=1,replay_batch=96"
@@ -159,17 +157,7 @@ def words(page: str) -> str:
 
 def test_the_searches_are_their_tables() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
-    searches = (
-        SEARCH,
-        BROADCAST,
-        TEN_SEEDS,
-        LARGE_ROUNDS,
-        WIDE_ROUNDS,
-        REPLAY,
-        MEMORY,
-        RANDOM,
-        ADVANTAGE,
-    )
+    searches = SEARCH, BROADCAST, TEN_SEEDS, LARGE_ROUNDS, WIDE_ROUNDS, REPLAY, MEMORY
     for table in (rank(SEARCH), rank(FIRST_STAGE), *map(compare, searches)):
         assert f"\n\n{table}\n\n" in appendix
     assert f"\n\n{compare(BASELINES)}\n\n" in (DOCS / "plus.md").read_text()
@@ -414,101 +402,6 @@ def rounds_change(task: str, arm: str, rows: list[Row]) -> str:
     return str(Estimate.of(changes_by_a_round(task, arm, rows)))
 
 
-SOME, MANY, WIDER = "random_actions=0.1", "random_actions=0.3", "advantage_weight=0.9"
-SECOND_HALVES = ("second_half", "second_half_after_rounds", "second_half_consensus")
-SOON = 100_000  # env steps
-
-
-def until(env_steps: int, curve: Curve) -> Curve:
-    found = curve.until(env_steps)
-    assert found is not None
-    return found
-
-
-def all_have_500(curves_S: dict[int, Curve]) -> int:
-    """Return the env steps by which every agent has reached 500 once in every seed."""
-    steps_E = next(iter(curves_S.values())).consumed_E.astype(int)
-    return next(
-        int(steps)
-        for steps in steps_E
-        if all((until(steps, curve).max_mean() == 500).all() for curve in curves_S.values())
-    )
-
-
-def added_early(arms: Arms, arm: str) -> Estimate:
-    """Return what `arm` adds to the mean of the evaluations until SOON."""
-    early = [
-        np.array([until(SOON, curve).returns_NE.mean() for _, curve in sorted(arms[of].items())])
-        for of in (arm, "fedhql")
-    ]
-    return Estimate.of(early[0] - early[1])
-
-
-def added(task: str, arm: str, column: str, other: str = "fedhql") -> str:
-    """Return what `arm` adds to a column of the runs with random actions."""
-    return str(Estimate.of(gains(RANDOM, task, arm, other, column)))
-
-
-def test_what_is_told_of_random_actions() -> None:
-    appendix, page = words("plus/search.md"), words("plus.md")
-    five, ten = (
-        load_run(DOCS / "plus" / "random" / task).arms for task in ("cartpole-n5", "cartpole-n10")
-    )
-    some, many, plus = (all_have_500(five[arm]) for arm in (SOME, MANY, "fedhql"))
-    told = f"by {some:,} env steps with 0.1 and by {many:,} with 0.3 (N=5). `-plus` needs {plus:,},"
-    assert told in appendix
-    of_ten = f"With N=10 and 0.1 it is {all_have_500(ten[SOME]):,}."
-    assert of_ten in appendix
-    share = np.mean([until(SOON, curve).max_mean() == 500 for curve in ten["fedhql"].values()])
-    assert f"`-plus` has {100 * share:.0f} % of the agents and seeds at 500 by" in appendix
-    for_page = (some / 2e6, all_have_500(ten[SOME]) / 2e6, plus / 2e6)
-    told = (
-        "by {:.1%} of the budget with N=5 and by {:.1%} with N=10. In the same runs `-plus` needs "
-        "{:.1%} with N=5"
-    )
-    assert told.format(*for_page).replace("%", " %") in page
-    early = added_early(five, SOME), added_early(five, MANY), added_early(ten, SOME)
-    told = "higher by {} with 0.1 and {} with 0.3 (N=5), and by {} with 0.1 (N=10).".format(*early)
-    assert told in appendix
-    of_ten_agents = [added("cartpole-n10", SOME, name) for name in SECOND_HALVES]
-    told = "0.1 adds {} after self-learning, {} after rounds and {} to the consensus policy."
-    assert told.format(*of_ten_agents) in appendix
-    assert f"On N=10 random actions add {of_ten_agents[0]} to the second half" in page
-    of_five = [added("cartpole-n5", arm, n) for arm in (SOME, MANY) for n in SECOND_HALVES[:2]]
-    told = "0.1 adds {} after self-learning and {} after rounds, and 0.3 adds {} and {}."
-    assert told.format(*of_five) in appendix
-    assert f"On N=5 no gain is shown there: {of_five[0]}." in page
-    ratios = [expected_of_got("cartpole-n5", arm, RANDOM) for arm in (SOME, "fedhql")]
-    told = "expect {:.1f} times what they get, and {:.1f} times with `-plus`.".format(*ratios)
-    assert told in appendix
-
-
-def test_what_is_told_of_random_actions_on_lunarlander() -> None:
-    task = "lunarlander-n5"
-    more = [
-        gain for column in SECOND_HALVES for gain in gains(RANDOM, task, MANY, "fedhql", column)
-    ]
-    assert (
-        "0.3 adds {:.0f} and {:.0f} in the two seeds after self-learning, {:.0f} and {:.0f} after "
-        "rounds, and {:.0f} and {:.0f} to the consensus policy.".format(*more)
-        in words("plus/search.md")
-    )
-
-
-def test_what_is_told_of_wider_gaps() -> None:
-    appendix, task, both = words("plus/search.md"), "cartpole-n5", f"{WIDER},{SOME}"
-    half = added(task, "advantage_weight=0.5", "second_half")
-    assert f"β = 0.5 adds {half} to the second half after self-learning." in appendix
-    more = [added(task, WIDER, name) for name in SECOND_HALVES[:2]]
-    assert "β = 0.9 adds {}, and after rounds {}.".format(*more) in appendix
-    beside = [added(f"cartpole-n{n}", both, "second_half", SOME) for n in (5, 10)]
-    assert "actions it adds {} with N=5 and {} with N=10.".format(*beside) in appendix
-    ratios = [expected_of_got(task, arm, RANDOM) for arm in ("fedhql", WIDER)]
-    assert "from {:.1f} to {:.1f} times what they get.".format(*ratios) in appendix
-    for arm in ("advantage_weight=0.5", WIDER):  # no gain is shown
-        assert Estimate.of(gains(ADVANTAGE, "lunarlander-n5", arm, "fedhql")).low < 0
-
-
 def test_baselines_of_lunarlander_are_the_archives() -> None:
     run = load_run(DOCS / "reproduction" / "lander-20" / "lunarlander-n5")
     arms = {INDEPENDENT: run.arms[INDEPENDENT], PAPERS_ON_LUNARLANDER: run.arms["fedhql"]}
@@ -522,7 +415,7 @@ def test_baselines_of_lunarlander_are_the_archives() -> None:
 
 
 def test_choices_are_compared_at_equal_consumption() -> None:
-    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, MEMORY, RANDOM, ADVANTAGE, BASELINES):
+    for rows in (SEARCH, TEN_SEEDS, WIDE_ROUNDS, REPLAY, MEMORY, BASELINES):
         for task in TASKS:
             assert len({row.env_steps for row in rows if row.task == task}) <= 1
 
