@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhql.agents.dqn.agent import DqnAgent
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.round_arrays import arms_of_round, draws_of_round
+from fedhql.compiled.round_arrays import draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.engines.attacked_cohort import under_attack
 from fedhql.engines.build import build_batch, build_cohort, build_server
@@ -120,10 +120,11 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     running = np.ones(seeds_FB.shape, dtype=bool)
     weights = jnp.zeros((F, grid._shape[1])) if server.is_weighted else None
     sums, spent = np.zeros((F, 3)), np.zeros(F, dtype=int)
-    arms, draws = arms_of_round(grid._arms, grid._own_L[:F]), draws_of_round(grid._arms, seeds_FB)
+    draws = draws_of_round(grid._arms, seeds_FB, grid.env_steps)
     for number in range(server.horizon_steps):
-        given = episodes, jnp.asarray(running), weights, number, draws.actions[number]
-        step = _server_step(server, learners, numbers, arms, *given)
+        at_random = draws.actions[number], draws.random_probability
+        given = episodes, jnp.asarray(running), weights, number, at_random
+        step = _server_step(server, learners, numbers, grid._arms, *given)
         broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():

@@ -225,7 +225,7 @@ def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
     for number in range(ROUNDS):
         grid.self_learn(np.full(len(cells), 41 * (number + 1)))
         seeds_FB = np.stack([server_seeds(CARRIED, cell, number) for cell in cells])
-        outcome = grid.federate(seeds_FB, np.full(len(cells), PLENTY))
+        outcome = grid.federate(seeds_FB, np.full(len(cells), PLENTY), grid.env_steps)
         for lane, theirs in enumerate(of_cell[number] for of_cell in messages):
             assert int(outcome.server_env_steps[lane]) == theirs.figures[0]
             for n in range(3):

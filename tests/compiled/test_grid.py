@@ -16,7 +16,7 @@ from fedhql.agents.dqn.config import SILENT_UNITS, DqnConfig
 from fedhql.agents.dqn.draws import initial_parameters
 from fedhql.agents.dqn.network import Network
 from fedhql.compiled.grid import Grid
-from fedhql.compiled.round_arrays import ArmNumbers, arms_of_round
+from fedhql.compiled.round_arrays import ArmNumbers
 from fedhql.engines.evaluation import evaluate
 from fedhql.environments.lanes import TwinLanes
 from fedhql.environments.twin_batch import TwinBatch
@@ -243,17 +243,6 @@ def test_agents_and_consensus_play_the_same_episodes_together() -> None:
     (returns_LNE, *_), (returns_FE, *_) = together
     assert len(np.unique(returns_LNE)) > 1  # so a wrong order of agents would show
     assert returns_FE.shape == (2, 2)
-
-
-def test_random_actions_fall_by_the_steps_of_their_own_lane() -> None:
-    """A lane at the end of its budget has taken fewer steps than the others."""
-    arms = ARMS._replace(
-        random_actions=jnp.array([0.5, 0.5]), random_actions_env_steps=jnp.array([40, 40])
-    )
-    of = grid(arms=arms)
-    of.self_learn(np.array([10, 20, 20]))
-    given = [arms_of_round(of._arms, of._own_L[:2]).random_actions]
-    np.testing.assert_allclose(given, [[0.375, 0.25]])
 
 
 def test_programs_compiled_ahead_are_those_of_a_round(caplog: pytest.LogCaptureFixture) -> None:

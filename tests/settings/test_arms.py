@@ -210,8 +210,6 @@ def test_public_states_have_no_transitions_to_learn_from() -> None:
         require_arm(SETTINGS, "learning_rate=0,server_environments=public,replay_batch=5")
     with pytest.raises(SettingsError, match=r"'public' .*allowed: .*random_actions = 0, not 0.1"):
         require_arm(SETTINGS, "learning_rate=0,server_environments=public,random_actions=0.1")
-    with pytest.raises(SettingsError, match=r"random_actions_env_steps .*random_actions > 0"):
-        require_arm(SETTINGS, "random_actions_env_steps=1000")
     weighted = "rule=bellman-weighted,learning_rate=0,server_environments=public"
     with pytest.raises(SettingsError, match=r"'bellman-weighted' .*: rules without weights"):
         require_arm(SETTINGS, weighted)

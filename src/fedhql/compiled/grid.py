@@ -34,7 +34,7 @@ from fedhql.compiled.evaluation import (
 )
 from fedhql.compiled.programs import compile_ahead, federate_first, silent_units
 from fedhql.compiled.replay import empty_memories
-from fedhql.compiled.round_arrays import ArmNumbers, Outcome, arms_of_round, draws_of_round
+from fedhql.compiled.round_arrays import ArmNumbers, Outcome, draws_of_round
 from fedhql.compiled.server import Server
 from fedhql.environments.lanes import Episodes, Lanes, begin_episodes, go_on
 
@@ -109,7 +109,6 @@ class Grid:
         self.learners: Learners = tuple(learner for learner, _ in populations)
         self._experiences = [experience for _, experience in populations]
         self.env_steps = 0  # of every lane that has not ended
-        self._own_L = np.zeros(L, dtype=np.int64)  # of each lane, after its last phase
 
     def self_learn(self, until_L: NDArray[np.int64]) -> None:
         """Train every lane until each of its agents has taken `until_L` env steps in total.
@@ -135,7 +134,6 @@ class Grid:
                 self._silent_at_end |= {lane: silent_LN[lane] for lane in ended}
         for lane, learners in aside.items():
             self.learners = self._with_lane(lane, learners)
-        self._own_L = until_L
 
     def _advance_in_turn(self, until: int, *, new_phase: bool) -> None:
         for p in self._order:
@@ -203,10 +201,17 @@ class Grid:
         of_agents = of_all_agents(zip(members, of_populations, strict=True), seeds_LNE.shape)
         return of_agents, of_consensus
 
-    def federate(self, seeds_FB: Seeds, affordable_F: NDArray[np.int64]) -> Outcome:
-        """Run one round of at most `affordable_F` server env steps in each federated lane."""
+    def federate(
+        self,
+        seeds_FB: Seeds,
+        affordable_F: NDArray[np.int64],
+        own_env_steps_F: NDArray[np.int64] | int = 0,
+    ) -> Outcome:
+        """Run one round of at most `affordable_F` server env steps in each federated lane.
+
+        `own_env_steps_F` are those of each agent so far, by which random actions become fewer.
+        """
         lanes, seeds_M = self._server.lanes, jnp.asarray(seeds_FB.ravel())
-        arms = arms_of_round(self._arms, self._own_L[: len(seeds_FB)])
         if self._open is None:
             episodes = begin_episodes(lanes, seeds_M)
         else:
@@ -215,10 +220,10 @@ class Grid:
             self._server,
             self.learners,
             self._numbers,
-            arms,
+            self._arms,
             episodes,
             self._memories,
-            draws_of_round(self._arms, seeds_FB),
+            draws_of_round(self._arms, seeds_FB, own_env_steps_F),
             jnp.asarray(np.minimum(affordable_F, np.iinfo(np.int32).max), dtype=jnp.int32),
         )
         if self._server.carry_over:

@@ -25,8 +25,8 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
-    random_actions: Array  # the probability: of the first round, and of this one in a program
-    random_actions_env_steps: Array  # 0: the probability stays
+    random_actions: Array  # their probability before the first env step
+    random_actions_env_steps: Array  # over which it falls to 0; 0: it is constant
     horizon_steps: Array
     query_batch: Array
     replay_batch: Array  # R
@@ -43,6 +43,7 @@ class Draws(NamedTuple):
 
     recalled: Array  # (H, F, R) which transitions to recall; R is 0 without replay
     actions: Array  # (H, F, B) for `explore`; B is 0 if no lane takes random actions
+    random_probability: Array  # (F,) of random actions in this round
 
 
 class Outcome(NamedTuple):
@@ -69,20 +70,21 @@ class ServerStep(NamedTuple):
     unanswered: Array  # (F,)
 
 
-def arms_of_round(arms: ArmNumbers, own_F: NDArray[np.int64]) -> ArmNumbers:
-    """Return the numbers of a round after `own_F` env steps of each agent."""
+def draws_of_round(
+    arms: ArmNumbers, seeds_FB: NDArray[np.uint32], own_env_steps_F: NDArray[np.int64] | int = 0
+) -> Draws:
+    """Return the draws of every lane, from the seeds of its environments.
+
+    `own_env_steps_F` are those of each agent so far.
+    """
     falling = np.asarray(arms.random_actions), np.asarray(arms.random_actions_env_steps)
-    return arms._replace(random_actions=jnp.asarray(random_probability(*falling, own_F)))
-
-
-def draws_of_round(arms: ArmNumbers, seeds_FB: NDArray[np.uint32]) -> Draws:
-    """Return the draws of every lane, from the seeds of its environments."""
     batches, explores_F = arms.replay_batch.tolist(), np.asarray(arms.random_actions) > 0
     environments = (explores_F * arms.query_batch).tolist()
     B = seeds_FB.shape[1] if explores_F.any() else 0
     return Draws(
         _draws(replay_draws, arms, seeds_FB, batches, max(batches)),
         _draws(action_draws, arms, seeds_FB, environments, B),
+        jnp.asarray(random_probability(*falling, own_env_steps_F)),
     )
 
 

@@ -81,7 +81,8 @@ class Server:
             if memories is not None:
                 recalled = recall(memories, draws.recalled[number], arms.replay_capacity)
             given = learners, numbers, arms, episodes, running, weights_FN, number
-            taken = self.step(*given, draws.actions[number], recalled)
+            at_random = draws.actions[number], draws.random_probability
+            taken = self.step(*given, at_random, recalled)
             if memories is not None:
                 memories = remember(memories, taken.transitions, running)
             outcome = Outcome(
@@ -134,14 +135,15 @@ class Server:
         running_FB: Array,
         weights_FN: Array | None,
         number: Array,
-        draws_FB: Array,
+        at_random: tuple[Array, Array],
         recalled: tuple[Transitions, Array] | None = None,
     ) -> ServerStep:
         """Query, act, query again, form the targets and improve, in all running rows.
 
         `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
-        steps of a round. `draws_FB` are for random actions. `recalled` are earlier transitions, and
-        (F,) whether there are any; their rows X follow those of the environments.
+        steps of a round. `at_random` are (F, B) draws for random actions and (F,) their
+        probability. `recalled` are earlier transitions, and (F,) whether there are any; their rows
+        X follow those of the environments.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
@@ -160,8 +162,8 @@ class Server:
 
         A = q_FNXA.shape[3]
         if self.exploring:
-            probability_F1 = arms.random_actions[:, None]
-            actions_FB = explore(actions_FB, draws_FB, probability_F1, A)
+            draws_FB, probability_F = at_random
+            actions_FB = explore(actions_FB, draws_FB, probability_F[:, None], A)
         public_B = public_actions(jnp.arange(B), number, A)
         acted_FB = jnp.where(arms.public[:, None], public_B, actions_FB)
         taken = self.lanes.step(episodes, acted_FB.ravel(), running_FB.ravel())

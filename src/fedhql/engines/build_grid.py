@@ -68,7 +68,7 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         learning_rate=numbers("learning_rate"),
         pessimism=numbers("pessimism"),
         random_actions=numbers("random_actions"),
-        random_actions_env_steps=numbers("random_actions_env_steps", "u4"),
+        random_actions_env_steps=numbers("random_actions_env_steps"),
         horizon_steps=numbers("horizon_steps", "i"),
         query_batch=numbers("query_batch", "i"),
         replay_batch=numbers("replay_batch", "i"),

@@ -200,7 +200,8 @@ class _GridRun:
         for lane, records in enumerate(records_F):
             seeds = records.server_seeds()
             seeds_FB[lane, : len(seeds)] = seeds
-        outcome = self._grid.federate(seeds_FB, affordable_F)
+        own_F = np.array([records.budget.own_env_steps for records in records_F])
+        outcome = self._grid.federate(seeds_FB, affordable_F, own_F)
         steps_F, sums, refused_FN, unanswered_F = (np.asarray(figure) for figure in outcome)
         for lane in np.flatnonzero(affordable_F).tolist():
             records = self._records[lane]

@@ -43,11 +43,11 @@ def action_draws(seeds: Sequence[int], H: int, B: int) -> NDArray[np.uint32]:
 def random_probability(first: Any, until: Any, own_env_steps: Any) -> Any:
     """Return the probability of random actions in a round, as float32; arguments may be arrays.
 
-    It falls linearly from `first` at 0 env steps to 0 at `until`. If `until` is 0, it stays.
+    It falls linearly from `first` at 0 env steps to 0 at `until`. If `until` is 0, it is constant.
     """
-    passed = np.asarray(own_env_steps) / np.maximum(until, 1)
-    left = np.where(np.asarray(until) > 0, np.clip(1 - passed, 0, 1), 1)
-    return np.float32(first) * left.astype(np.float32)
+    until = np.asarray(until, dtype=np.float32)  # as in compiled arms, so that both are equal
+    left = np.maximum(1 - np.asarray(own_env_steps) / np.maximum(until, 1), 0)
+    return np.float32(first) * np.where(until > 0, left, 1).astype(np.float32)
 
 
 def explore(actions: Array, draws: Array, probability: Any, A: int) -> Array:

@@ -227,8 +227,8 @@ class Service:
             "have budget left for one" if enough_in_time else "are there and in time"
         )
         if len(self._cohort.names) >= quorum and (going_on or len(seeds) <= granted):
-            # Random actions fall with the steps of a member that has been there from the start.
-            own = (position.round + 1) * settings.federation.self_learning_env_steps
+            # Random actions become fewer with the env steps of the member that has taken most.
+            own = max(member.own_env_steps for member in self._roster.members.values())
             budget = Budget(env_steps_per_agent=own + granted, agents=1, own_env_steps=own)
             standing = self._environments.position()
             try:

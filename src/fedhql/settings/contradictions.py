@@ -32,8 +32,6 @@ def contradiction(federation: FederationSettings) -> str | None:
             "federation.server_environments = 'public' acts at random anyway; allowed: "
             f"federation.random_actions = 0, not {federation.random_actions:g}"
         )
-    if federation.random_actions_env_steps and not federation.random_actions:
-        return "federation.random_actions_env_steps is for federation.random_actions > 0"
     if federation.public and federation.replay_batch:
         return (
             "federation.server_environments = 'public' has no transitions to learn from again; "
