@@ -352,3 +352,18 @@ def test_what_is_told_of_random_actions_that_fall() -> None:
     assert min(between(untrained.arms)) < 500
     earlier = Estimate.of(between(sooner.arms) - between(five.arms))
     assert f"by 30,000 env steps instead of 100,000, adds {earlier}." in appendix
+
+
+def test_what_is_told_of_falling_on_lunarlander() -> None:
+    falling = load_run(FALLING / "lunarlander-n5-falling")
+    (arm,) = falling.arms
+    plus = load_run(DOCS / "plus" / "advantage" / "lunarlander-n5")
+    more = []
+    for ours, theirs in ((falling.arms, plus.arms), (falling.after_rounds, plus.after_rounds)):
+        pairs = [(curve, theirs["fedhql"][seed]) for seed, curve in sorted(ours[arm].items())]
+        assert all((a.consumed_E == b.consumed_E).all() for a, b in pairs)
+        halves_S = [a.second_half_mean().mean() - b.second_half_mean().mean() for a, b in pairs]
+        more.append(str(Estimate.of(np.array(halves_S))))
+    assert "they add {} to the second half after self-learning and {} after rounds.".format(
+        *more
+    ) in words("plus/search.md")
