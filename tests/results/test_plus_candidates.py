@@ -1,5 +1,8 @@
 """What docs say of candidates for `-plus` and of liars there, from the committed runs."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,6 +12,7 @@ from fedhql.results.curves import Arms, Curve, Run
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate
 from fedhql.storage.arm_names import label
+from fedhql.storage.run_directory import Cell
 from tests.results.test_plus import DOCS, expected_of_got, words
 
 RANDOM, ADVANTAGE = (rows_in(DOCS / "plus" / name) for name in ("random", "advantage"))
@@ -367,3 +371,39 @@ def test_what_is_told_of_falling_on_lunarlander() -> None:
     assert "they add {} to the second half after self-learning and {} after rounds.".format(
         *more
     ) in words("plus/search.md")
+
+
+def test_what_is_told_of_a_lower_centre() -> None:
+    lower = load_run(DOCS / "plus" / "lower-centre" / "cartpole-n5")
+    beside = load_run(DOCS / "plus" / "random" / "cartpole-n5")
+    (arm,) = lower.arms
+    ours, theirs = halves(lower, arm), [half[:3] for half in halves(beside, SOME)]
+    assert sorted(lower.arms[arm]) == sorted(beside.arms[SOME])[:3]
+    appendix, means = words("plus/search.md"), [half.mean() for half in (*ours, *theirs)]
+    assert (
+        "The second half is {:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the "
+        "consensus policy.".format(*means[:3])
+        in appendix
+    )
+    assert "it is {:.0f}, {:.0f} and {:.0f} with the same seeds.".format(*means[3:]) in appendix
+    assert f"do not show a gain: {Estimate.of(ours[0] - theirs[0])}." in appendix
+    assert f"every seed by {all_have_500(lower.arms[arm]):,.0f} env steps. Values" in appendix
+    ratios = [
+        sum(of[Cell(name, seed)].start_values_N.mean() for seed in range(100, 103))
+        / sum(of[Cell(name, seed)].discounted_N.mean() for seed in range(100, 103))
+        for of, name in ((lower.measures, arm), (beside.measures, SOME))
+    ]
+    told = "agents expect {:.1f} times what they get, and {:.1f} times there.".format(*ratios)
+    assert told in appendix
+
+
+def test_the_file_of_a_lower_centre() -> None:
+    text = (DOCS / "plus" / "search.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    given: dict[str, Any] = {}
+    exec(code, given)  # the file that the page tells readers to write
+    q = np.array([[4.0], [1.0], [5.0], [2.0], [30.0]])
+    centre = given["BETWEEN"].build(1.0).centre
+    assert centre(q) == 3.0  # between 4 and 2
+    present = np.array([True, False, True, True, True])
+    assert centre(q, where=present) == 3.25  # between 4.5 and 2
