@@ -106,7 +106,7 @@ def main() -> None:
         times.append(time.perf_counter())
         (returns, *_), _ = grid.evaluate(seeds(L, N, EPISODES), 1_000, seeds(F, EPISODES))
         times.append(time.perf_counter())
-        outcome = grid.federate(seeds(F, B), np.full(F, 10**9))
+        outcome = grid.federate(seeds(F, B), np.full(F, 10**9), 0)
         grid.learners[0].parameters.block_until_ready()
         times.append(time.perf_counter())
         spent = np.diff(times)

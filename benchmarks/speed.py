@@ -238,7 +238,7 @@ def round_parts(repeats: int, lanes: int) -> dict[str, float]:
 
     def federate(server: Any) -> None:
         grid._server, before = server, grid._server
-        outcome = grid.federate(seeds(lanes, B), np.full(lanes, 10**9))
+        outcome = grid.federate(seeds(lanes, B), np.full(lanes, 10**9), 0)
         np.asarray(outcome.server_env_steps)
         grid._server = before
 

@@ -114,7 +114,7 @@ class Compiled:
             self._grid._put(agent, learner._replace(parameters=nan))
         self.before = [self.parameters(lane) for lane in range(4)]
         seeds_FB = SERVER_SEEDS_FB[list(order)]
-        self.outcome: Outcome = self._grid.federate(seeds_FB, np.array(affordable))
+        self.outcome: Outcome = self._grid.federate(seeds_FB, np.array(affordable), 0)
 
     def parameters(self, lane: int) -> Any:
         return np.stack([self._grid.policy(lane, n)[1] for n in range(3)])
@@ -356,7 +356,7 @@ def test_a_diverged_agent_does_not_spoil_the_honest_ones(rule: str) -> None:
     learner = grid.learners[1]
     huge = learner.parameters.at[:].set(1e15)  # both layers multiply by it
     grid._put(1, learner._replace(parameters=huge))
-    outcome = grid.federate(SERVER_SEEDS_FB, np.full(3, PLENTY))
+    outcome = grid.federate(SERVER_SEEDS_FB, np.full(3, PLENTY), 0)
     assert not np.isnan(np.asarray(outcome.sums)).any()
     assert np.isfinite(np.asarray(outcome.sums)[:, :2]).all()
     for lane in range(3):

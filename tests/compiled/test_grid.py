@@ -94,7 +94,7 @@ def one_round(of: Grid, number: int) -> tuple[Any, ...]:
     """Run one round. Return every agent's parameters, the evaluation and the outcome."""
     of.self_learn(np.full(3, of.env_steps + 22 + number))
     seeds_FB = np.arange(6, dtype=np.uint32).reshape(2, 3) + 100 * number
-    outcome = of.federate(seeds_FB, PLENTY)
+    outcome = of.federate(seeds_FB, PLENTY, 0)
     vectors = [parameters(of, lane) for lane in range(3)]
     of_agents, _ = of.evaluate(SEEDS_LNE[:, : len(vectors[0])], 50)
     return vectors, of_agents, outcome
@@ -255,14 +255,14 @@ def test_programs_compiled_ahead_are_those_of_a_round(caplog: pytest.LogCaptureF
     seeds_FE = np.arange(14, dtype=np.uint32).reshape(2, 7)
     with jax.log_compiles():
         whole.self_learn(np.full(3, 22))
-        whole.federate(np.arange(10, dtype=np.uint32).reshape(2, 5), PLENTY)
+        whole.federate(np.arange(10, dtype=np.uint32).reshape(2, 5), PLENTY, 0)
         whole.evaluate(seeds_LNE, 50, seeds_FE)
         compiled_in_the_round = re.findall(r"XLA compilation of jit\((\w+)\)", caplog.text)
         caplog.clear()
         other = grid([DqnConfig(hidden=(7,), **(COMMON | {"train_freq": 5}))])
         other.plays_together = True
         other.self_learn(np.full(3, 22))
-        other.federate(np.arange(14, dtype=np.uint32).reshape(2, 7), PLENTY)
+        other.federate(np.arange(14, dtype=np.uint32).reshape(2, 7), PLENTY, 0)
         other.evaluate(seeds_LNE[:, :, :6], 50, seeds_FE[:, :6])
         without = re.findall(r"XLA compilation of jit\((\w+)\)", caplog.text)
     programs = {"self_learn", "chunk_draws", "federate_first", "play_together", "begin_episodes"}

@@ -146,11 +146,14 @@ def test_what_is_told_of_random_actions_at_20_percent() -> None:
     assert "On LunarLander 0.1 scores {:.3f} and `-plus` {:.3f}.".format(*lander_scores) in appendix
     lowers = [Estimate.of(-gains(AT_20, ten, arm, "fedhql")) for arm in (SOME, MANY)]
     assert "lower the second half**, 0.1 by {} and 0.3 by {}.".format(*lowers) in appendix
-    on_five = [Estimate.of(gains(AT_20, five, arm, "fedhql")) for arm in (SOME, MANY)]
+    on_five = [
+        Estimate.of(gains(AT_20, five, arm, "fedhql")) for arm in (SOME, "random_actions=0.2", MANY)
+    ]
     assert all(of.low < 0 < of.high for of in on_five)
     larger = [Estimate.of(gains(AT_20, ten, f"{arm},{LARGE}", arm)) for arm in (SOME, MANY)]
     assert "200,000 transitions add {} to 0.1 and {} to 0.3.".format(*larger) in appendix
     of_memory = [more(task, LARGE) for task in TASKS]
+    assert "adds {}, {} and {}.".format(*of_memory) in words("plus.md")
     less = -gains(AT_20, lander, LARGE, "fedhql", "second_half_consensus")
     assert (
         "alone adds {} on CartPole N=5, {} on N=10 and {} on LunarLander. On LunarLander its "
@@ -259,7 +262,12 @@ def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
     run = load_run(DOCS / "plus" / "liars" / "cartpole-n5")
     arms = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
     return [
-        np.array([of.second_half_mean()[: 5 - attackers].mean() for of in run.arms[arm].values()])
+        np.array(
+            [
+                of.second_half_mean()[: 5 - attackers].mean()
+                for _, of in sorted(run.arms[arm].items())
+            ]
+        )
         for arm in (f"rule={rule}", *arms)
     ]
 
@@ -350,12 +358,18 @@ def test_what_is_told_of_random_actions_that_fall() -> None:
     assert (
         f"in every seed by {when:,.0f} env steps, {when / 2e6:.1%}".replace("%", " %") in appendix
     )
-    assert f"once in every seed by {when / 2e6:.1%} of the budget".replace("%", " %") in page
+    assert f"once in every seed by {when / 2e6:.1%} of the budget,".replace("%", " %") in page
     costs = Estimate.of(between(untrained.arms) - between(five.arms))
-    assert f"agents that do not train have {costs} more after self-learning" in appendix
+    after = Estimate.of(between(untrained.after_rounds) - between(five.after_rounds))
+    assert (
+        f"agents that do not train have {costs} more after self-learning and {after} more after "
+        "rounds." in appendix
+    )
+    left_out_run = load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5")
+    assert all_have_500(left_out_run.arms["broadcast=chosen"]) == when
     assert min(between(untrained.arms)) < 500
     earlier = Estimate.of(between(sooner.arms) - between(five.arms))
-    assert f"by 30,000 env steps instead of 100,000, adds {earlier}." in appendix
+    assert f"by 30,000 env steps instead of 100,000 adds {earlier}." in appendix
 
 
 def test_what_is_told_of_falling_on_lunarlander() -> None:
@@ -387,7 +401,7 @@ def test_what_is_told_of_a_lower_centre() -> None:
     )
     assert "it is {:.0f}, {:.0f} and {:.0f} with the same seeds.".format(*means[3:]) in appendix
     assert f"do not show a gain: {Estimate.of(ours[0] - theirs[0])}." in appendix
-    assert f"every seed by {all_have_500(lower.arms[arm]):,.0f} env steps. Values" in appendix
+    assert f"every seed by {all_have_500(lower.arms[arm]):,.0f} env steps. At" in appendix
     ratios = [
         sum(of[Cell(name, seed)].start_values_N.mean() for seed in range(100, 103))
         / sum(of[Cell(name, seed)].discounted_N.mean() for seed in range(100, 103))

@@ -68,6 +68,13 @@ def test_an_arm_can_add_an_attack() -> None:
     assert settings_of_arm(flipped, "exploration=3").attack == flipped.attack
 
 
+def test_an_arm_may_take_back_random_actions_that_fall() -> None:
+    falling = read_settings(
+        TEXT, ["federation.random_actions=0.3", "federation.random_actions_env_steps=100"]
+    )
+    assert settings_of_arm(falling, "random_actions=0").federation.random_actions == 0
+
+
 def test_settings_read_back_from_a_run_take_the_same_arms() -> None:
     """A run's settings.toml holds every default, so each setting counts as given."""
     for settings, arm in [

@@ -205,11 +205,12 @@ class Grid:
         self,
         seeds_FB: Seeds,
         affordable_F: NDArray[np.int64],
-        own_env_steps_F: NDArray[np.int64] | int = 0,
+        own_env_steps_F: NDArray[np.int64] | int,
     ) -> Outcome:
         """Run one round of at most `affordable_F` server env steps in each federated lane.
 
-        `own_env_steps_F` are those of each agent so far, by which random actions become fewer.
+        `own_env_steps_F` are the env steps that each agent has taken itself; random actions become
+        fewer with them.
         """
         lanes, seeds_M = self._server.lanes, jnp.asarray(seeds_FB.ravel())
         if self._open is None:

@@ -87,7 +87,7 @@ def compile_ahead(
         open_M = jnp.zeros(F * query_batch, dtype=bool)
         affordable_F = jnp.zeros(F, dtype=jnp.int32)
         begun = begin(seeds_M)
-        draws = draws_of_round(arms, np.zeros((F, query_batch), dtype=np.uint32))
+        draws = draws_of_round(arms, np.zeros((F, query_batch), dtype=np.uint32), 0)
         round_ = begun, memories, draws, affordable_F
         lowers += [
             partial(begin_episodes.lower, server.lanes, seeds_M),

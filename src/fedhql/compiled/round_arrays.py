@@ -71,11 +71,11 @@ class ServerStep(NamedTuple):
 
 
 def draws_of_round(
-    arms: ArmNumbers, seeds_FB: NDArray[np.uint32], own_env_steps_F: NDArray[np.int64] | int = 0
+    arms: ArmNumbers, seeds_FB: NDArray[np.uint32], own_env_steps_F: NDArray[np.int64] | int
 ) -> Draws:
     """Return the draws of every lane, from the seeds of its environments.
 
-    `own_env_steps_F` are those of each agent so far.
+    `own_env_steps_F` are the env steps that each agent has taken itself.
     """
     falling = np.asarray(arms.random_actions), np.asarray(arms.random_actions_env_steps)
     batches, explores_F = arms.replay_batch.tolist(), np.asarray(arms.random_actions) > 0

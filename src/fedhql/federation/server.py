@@ -103,7 +103,7 @@ class FederationServer:
         self._all_actions = all_actions
         self._pessimism = pessimism
         self._random_actions = random_actions
-        self._random_actions_env_steps = random_actions_env_steps or 0  # 0: for ever
+        self._random_actions_env_steps = random_actions_env_steps or 0  # 0: it is constant
         self._public = public
         self.replay = replay
         self._cell = cell

@@ -105,9 +105,9 @@ class FederationSettings(_Section):
 
     The paper has none: its server explores by the spread of the agents' values alone."""
     random_actions_env_steps: PositiveInt | None = None
-    """For random_actions: the own env steps of an agent until which the probability falls to 0.
+    """For random_actions: the probability falls linearly to 0 over so many env steps of an agent.
 
-    It falls linearly, from round to round. By default it is constant."""
+    Only the agent's own env steps count. By default the probability is constant."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128
