@@ -107,6 +107,7 @@ PAST_THE_PAPER = read_settings(
         "federation.broadcast=all-actions",
         "federation.learning_rate=1",
         "federation.pessimism=0.5",
+        "federation.action_gap=0.5",
     ],
 )
 

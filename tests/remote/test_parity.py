@@ -38,7 +38,7 @@ moments = "both"
 """
 CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
     "[budget]",
-    "replay_batch = 6\nreplay_capacity = 40\n"
+    'broadcast = "all-actions"\naction_gap = 0.5\nreplay_batch = 6\nreplay_capacity = 40\n'
     "random_actions = 0.3\nrandom_actions_env_steps = 1_000\n[budget]",
 )
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"

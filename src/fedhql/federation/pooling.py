@@ -58,6 +58,19 @@ def near_std(q: Array, *, where: Any = True) -> Array:
     return _deviation(*_near_median(q, where))
 
 
+def with_sceptics(q: Array, where: Any) -> tuple[Array, Any]:
+    """Return the values and `where` of the agents and of sceptics, whose values are 0.
+
+    There is one sceptic for every five agents present, rounded, and at least one.
+    """
+    xp, N = q.__array_namespace__(), q.shape[0]
+    most = max((N + 2) // 5, 1)
+    count = xp.maximum((_count(q, where) + 2) // 5, 1)
+    present_N = xp.ones(N, dtype=bool) if where is True else where
+    among = xp.concatenate([q, xp.zeros((most, *q.shape[1:]), dtype=q.dtype)])
+    return among, xp.concatenate([present_N, xp.arange(most) < count])
+
+
 def agents_cut(trim: Any, n: Any, xp: Any) -> Any:
     """Return how many of n agents to cut at each end: `trim`, or that share of n if below 1.
 

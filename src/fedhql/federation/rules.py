@@ -74,6 +74,22 @@ def median_mad(exploration: Any) -> Rule:
     return upper_bound(pooling.median, pooling.mad, exploration)
 
 
+def sceptical(exploration: Any) -> Rule:
+    """Return `median_mad` among the agents and sceptics, whose values are 0.
+
+    It is for tasks without negative rewards, where nothing is worth less than 0.
+    """
+
+    def among_sceptics(pool: Pool) -> Pool:
+        def pooled(q: Any, *, where: Any = True) -> Any:
+            among, present = pooling.with_sceptics(q, where)
+            return pool(among, where=present)
+
+        return pooled
+
+    return upper_bound(among_sceptics(pooling.median), among_sceptics(pooling.mad), exploration)
+
+
 def hampel(exploration: Any) -> Rule:
     """Return a rule that leaves out values far from the median, for each state and action."""
     return upper_bound(pooling.near_mean, pooling.near_std, exploration)
@@ -94,6 +110,7 @@ RULES: dict[str, RuleSpec] = {
     "mean-std": RuleSpec(mean_std, from_sums=fed_ucb_of),
     "bernstein": RuleSpec(bernstein, ("bound", "confidence"), from_sums=fed_ucb_bernstein_of),
     "median-mad": RuleSpec(median_mad),
+    "sceptical": RuleSpec(sceptical),
     "hampel": RuleSpec(hampel),
     "trimmed": RuleSpec(trimmed, ("exploration", "trim")),
     "bellman-weighted": RuleSpec(bellman_weighted, weighted=True),

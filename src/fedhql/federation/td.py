@@ -44,8 +44,20 @@ def td_error(
     return rewards + discount * future - q_selected
 
 
+def with_action_gap(centre: Array, lower_bound: Array) -> Array:
+    """Return the centres, those of other actions at most the lower bound of the best action.
+
+    centre (B, A), lower_bound (B, A) -> (B, A).
+    """
+    xp = centre.__array_namespace__()
+    best_B1 = centre.argmax(axis=1)[:, None]
+    limit_B1 = xp.take_along_axis(lower_bound, best_B1, axis=1)
+    is_best = best_B1 == xp.arange(centre.shape[1])
+    return xp.where(is_best, centre, xp.minimum(centre, limit_B1))
+
+
 def all_action_targets(centre: Array, actions: Array, targets: Array) -> Array:
-    """Return targets for every action: FedTD's for the chosen one, q̄(s, a) for the others.
+    """Return targets for every action: FedTD's for the chosen one, the centre for the others.
 
     centre (B, A), actions (B,), targets (B,) -> (B, A).
     """

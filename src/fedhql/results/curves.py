@@ -19,6 +19,7 @@ PAPERS: dict[str, Any] = {
     "broadcast": "chosen",
     "server_environments": "reset",
     "pessimism": 0.0,
+    "action_gap": 0.0,
     "random_actions": 0.0,
     "replay_batch": 0,
 }

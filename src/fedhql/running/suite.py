@@ -57,6 +57,7 @@ ATTACKED_RULES: dict[str, Sequence[str]] = {
         "federation.confidence=2.5",
     ),
     "median-mad": ("federation.rule=median-mad",),
+    "sceptical": ("federation.rule=sceptical",),
     "hampel": ("federation.rule=hampel",),
     "trimmed-1": ("federation.rule=trimmed", "federation.trim=1"),
     "trimmed-2": ("federation.rule=trimmed", "federation.trim=2"),

@@ -19,6 +19,7 @@ SYMBOLS = {
     "exploration": "λ",
     "learning_rate": "α",
     "pessimism": "μ",
+    "action_gap": "ν",
     "bound": "b",
     "confidence": "c",
 }
