@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,3 +64,19 @@ def test_equal_weights_give_the_papers_rule() -> None:
         np.testing.assert_allclose(rule.scores(q, where=weights), mean_std(3.0).scores(q))
     one = rule.scores(q, where=np.array([0.0, 0.0, 2.0, 0.0, 0.0]))
     np.testing.assert_allclose(one, q[2])
+
+
+def test_a_sceptic_lowers_the_centre_of_five_agents() -> None:
+    rule = rule_named("sceptical", {"exploration": 2.0})
+    q = np.arange(1.0, 6)[:, None, None]
+    assert rule.centre(q) == 2.5  # between the second and the third lowest
+    away = 1.4826 * 1.5  # distances 0.5, 0.5, 1.5, 1.5, 2.5, and the sceptic's 2.5
+    assert rule.spread(q) == pytest.approx(away)
+    assert rule.scores(q) == pytest.approx(2.5 + 2 * away)
+
+
+def test_as_many_sceptics_vote_if_absent_agents_are_masked() -> None:
+    rule = rule_named("sceptical", {"exploration": 1.0})
+    q_8 = np.random.default_rng(0).uniform(1, 9, size=(8, 2, 2))  # two sceptics; of seven, one
+    masked = rule.scores(jnp.asarray(q_8), where=jnp.arange(8) < 7)
+    np.testing.assert_allclose(masked, rule.scores(q_8[:7]), rtol=1e-5)

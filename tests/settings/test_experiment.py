@@ -60,7 +60,7 @@ def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
         (
             "federation.rule=median",
             r"federation.rule: 'median' is wrong; allowed: 'mean-std', 'bernstein', 'median-mad', "
-            r"'hampel', 'trimmed', 'bellman-weighted'",
+            r"'sceptical', 'hampel', 'trimmed', 'bellman-weighted'",
         ),
         (
             "federation.broadcast=all",

@@ -16,6 +16,7 @@ from fedhql.federation.rules import (
     median_mad,
     rule_named,
     rule_spec,
+    sceptical,
     trimmed,
     upper_bound,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "moments",
     "rule_named",
     "rule_spec",
+    "sceptical",
     "trimmed",
     "upper_bound",
 ]

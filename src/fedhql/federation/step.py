@@ -71,12 +71,12 @@ def step_targets(
     learning_rate: Any,
     discount: float,
     all_actions: bool,
-    action_gap: Any = 0.0,
+    action_gap: Any,
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
     `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
-    rows that terminated may hold anything. `action_gap` is ν.
+    rows that terminated may hold anything. `action_gap` is ν, for targets of all actions.
     """
     q_selected_B, spread_B = now.chosen(actions)
     transitions = q_selected_B, rewards, next_values_BA, terminated

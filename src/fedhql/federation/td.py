@@ -45,9 +45,9 @@ def td_error(
 
 
 def with_action_gap(centre: Array, lower_bound: Array) -> Array:
-    """Return the centres, those of other actions at most the lower bound of the best action.
+    """Return the best action's centre, and for others no more than the best action's lower bound.
 
-    centre (B, A), lower_bound (B, A) -> (B, A).
+    The best action has the highest centre. centre (B, A), lower_bound (B, A) -> (B, A).
     """
     xp = centre.__array_namespace__()
     best_B1 = centre.argmax(axis=1)[:, None]
@@ -56,11 +56,11 @@ def with_action_gap(centre: Array, lower_bound: Array) -> Array:
     return xp.where(is_best, centre, xp.minimum(centre, limit_B1))
 
 
-def all_action_targets(centre: Array, actions: Array, targets: Array) -> Array:
-    """Return targets for every action: FedTD's for the chosen one, the centre for the others.
+def all_action_targets(others: Array, actions: Array, targets: Array) -> Array:
+    """Return targets for every action: FedTD's for the chosen one, `others` for the others.
 
-    centre (B, A), actions (B,), targets (B,) -> (B, A).
+    others (B, A), actions (B,), targets (B,) -> (B, A).
     """
-    xp = centre.__array_namespace__()
-    chosen = actions[:, None] == xp.arange(centre.shape[1])
-    return xp.where(chosen, targets[:, None], centre)
+    xp = others.__array_namespace__()
+    chosen = actions[:, None] == xp.arange(others.shape[1])
+    return xp.where(chosen, targets[:, None], others)

@@ -9,7 +9,7 @@ from fedhql.storage.records import RESERVED_NAMES
 
 
 def contradiction(federation: FederationSettings) -> str | None:
-    """Check that the rule has the numbers it takes, and that it works with secure aggregation."""
+    """Check the rule's numbers, and the settings that work with some others only."""
     rule, spec = federation.rule, rule_spec(federation.rule)
     if federation.secure_aggregation and spec.from_sums is None:
         from_sums = (name for name, each in RULES.items() if each.from_sums is not None)
