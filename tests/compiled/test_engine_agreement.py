@@ -200,7 +200,12 @@ def test_attacks_have_the_same_effect_in_both_engines(clean: str, attacked: Hist
 
 CARRIED = read_settings(  # as in the -plus presets
     PAST_THE_PAPER.as_toml(),
-    ["federation.server_environments=carry-over", "federation.horizon_steps=5"],
+    [
+        "federation.server_environments=carry-over",
+        "federation.horizon_steps=5",
+        # Its rounding grows to 1.4e-5 in three rounds; it is compared step by step above.
+        "federation.action_gap=0",
+    ],
 )
 
 
