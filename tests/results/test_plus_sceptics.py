@@ -238,9 +238,8 @@ def test_what_is_told_of_sceptics_and_gaps() -> None:
     )
     of_last = [half.mean() for half in halves(SCEPTICS["cartpole-n5-last"], arm)]
     assert (
-        "Seeds 40 to 45, with no choice made by them, have {:.0f}, {:.0f} and {:.0f}.".format(
-            *of_last
-        )
+        "Seeds 40 to 45, [not wholly unseen](plus/search.md#sceptics-and-gaps), have {:.0f}, "
+        "{:.0f} and {:.0f}.".format(*of_last)
         in page
     )
     assert f"500 by {all_have_500(curves_S) / CARTPOLE_BUDGET:.1%}".replace("%", " %") in page

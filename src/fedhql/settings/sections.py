@@ -102,10 +102,10 @@ class FederationSettings(_Section):
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
     action_gap: float = Field(0.0, ge=0)
-    """ν, for broadcast = "all-actions": the limit of the targets of actions that were not chosen.
+    """ν, for broadcast = "all-actions": the best action is that with the highest centre.
 
-    The action with the highest centre is the best. The others' targets are at most its
-    centre - ν · spread. With 0, all these targets are the centres."""
+    Actions that are neither chosen nor the best get targets of at most the best action's
+    centre - ν · spread. With 0, their targets are their centres."""
     random_actions: float = Field(0.0, ge=0, le=1)
     """The probability that an environment of the server takes a random action in a step.
 
