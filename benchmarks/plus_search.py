@@ -61,7 +61,7 @@ ARMS = (
     "rule=mean-std,pessimism=1.5",
     "rule=median-mad,pessimism=1,learning_rate=0.5",
     "rule=median-mad,pessimism=1,exploration=0",
-    "rule=median-mad,pessimism=1,replay_batch=96",  # chosen: the server of the presets `-plus`
+    "rule=median-mad,pessimism=1,replay_batch=96",  # chosen: the server of LunarLander's `-plus`
 )
 
 
@@ -89,6 +89,7 @@ def run(out: Path) -> None:
             [*command, "run", f"{name}-plus", *arms, "--seeds", SEEDS, "--budget", str(budget),
              "--set", f"evaluation.interval_env_steps={task.interval_env_steps}",
              "--set", "evaluation.moments=both", "--set", "federation.replay_batch=0",
+             "--set", "federation.replay_capacity=50000", "--set", "federation.random_actions=0",
              "--out", str(out / name), "--resume"],
             check=True,
         )  # fmt: skip

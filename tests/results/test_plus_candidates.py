@@ -51,7 +51,7 @@ def added(task: str, arm: str, column: str, other: str = "fedhql") -> str:
 
 
 def test_what_is_told_of_random_actions() -> None:
-    appendix, page = words("plus/search.md"), words("plus.md")
+    appendix = words("plus/search.md")
     five, ten = (
         load_run(DOCS / "plus" / "random" / task).arms for task in ("cartpole-n5", "cartpole-n10")
     )
@@ -62,12 +62,6 @@ def test_what_is_told_of_random_actions() -> None:
     assert of_ten in appendix
     share = np.mean([until(SOON, curve).max_mean() == 500 for curve in ten["fedhql"].values()])
     assert f"`-plus` has {100 * share:.0f} % of the agents and seeds at 500 by" in appendix
-    for_page = (some / 2e6, all_have_500(ten[SOME]) / 2e6, plus / 2e6)
-    told = (
-        "by {:.1%} of the budget with N=5 and by {:.1%} with N=10. In the same runs `-plus` needs "
-        "{:.1%} with N=5"
-    )
-    assert told.format(*for_page).replace("%", " %") in page
     early = added_early(five, SOME), added_early(five, MANY), added_early(ten, SOME)
     told = "higher by {} with 0.1 and {} with 0.3 (N=5), and by {} with 0.1 (N=10).".format(*early)
     assert told in appendix
@@ -111,7 +105,7 @@ def test_what_is_told_of_wider_gaps() -> None:
 def test_tables_of_candidates_are_of_their_runs() -> None:
     appendix = (DOCS / "plus" / "search.md").read_text()
     of_runs = map(compare, (RANDOM, ADVANTAGE, AT_20, OF_LANDER))
-    for table in (rank(AT_20), *of_runs, left_out()):
+    for table in (rank(AT_20), *of_runs, left_out("cartpole-n5")):
         assert f"\n\n{table}\n\n" in appendix
 
 
@@ -137,8 +131,6 @@ def test_what_is_told_of_random_actions_at_20_percent() -> None:
         "N=5 {}.".format(*of_tasks)
         in appendix
     )
-    adds = "0.1 adds {1} to the second half on CartPole N=10, {2} on N=5 and {0} on LunarLander."
-    assert adds.format(*of_tasks) in words("plus.md")
     lander_scores = [
         score([row for row in AT_20 if (row.task, row.arm) == (lander, arm)])
         for arm in (SOME, "fedhql")
@@ -153,7 +145,6 @@ def test_what_is_told_of_random_actions_at_20_percent() -> None:
     larger = [Estimate.of(gains(AT_20, ten, f"{arm},{LARGE}", arm)) for arm in (SOME, MANY)]
     assert "200,000 transitions add {} to 0.1 and {} to 0.3.".format(*larger) in appendix
     of_memory = [more(task, LARGE) for task in TASKS]
-    assert "adds {}, {} and {}.".format(*of_memory) in words("plus.md")
     less = -gains(AT_20, lander, LARGE, "fedhql", "second_half_consensus")
     assert (
         "alone adds {} on CartPole N=5, {} on N=10 and {} on LunarLander. On LunarLander its "
@@ -175,22 +166,23 @@ def halves(run: Run, arm: str) -> list[NDArray[np.float64]]:
     ]
 
 
-def left_out() -> str:
-    """Return the table of the candidate with one choice taken back."""
-    run = load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5")
+def left_out(name: str) -> str:
+    """Return the table of a server with one choice taken back."""
+    run = load_run(DOCS / "plus" / "leave-one-out" / name)
     lines = [
-        "| choice | second half | after rounds | consensus | adds | adds after rounds "
+        "| choice | seeds | second half | after rounds | consensus | adds | adds after rounds "
         "| all at 500 by |",
-        "|---|" + "---:|" * 6,
+        "|---|" + "---:|" * 7,
     ]
     whole = halves(run, "fedhql")
     for arm in run.ordered_arms:
         of_arm = halves(run, arm)
-        cells = [f"{half.mean():.0f}" for half in of_arm]
+        assert [*run.arms["fedhql"]][: len(of_arm[0])] == [*run.arms[arm]]
+        cells = [str(len(of_arm[0])), *(f"{half.mean():.0f}" for half in of_arm)]
         if arm == "fedhql":
             cells += ["-", "-"]
         else:
-            cells += [str(Estimate.of(of_arm[i] - whole[i])) for i in (0, 1)]
+            cells += [str(Estimate.of(of_arm[i] - whole[i][: len(of_arm[i])])) for i in (0, 1)]
         when = all_have_500(run.arms[arm])
         cells.append("-" if np.isinf(when) else f"{when:,.0f}")
         lines.append(
@@ -348,7 +340,7 @@ def of_falling() -> str:
 
 def test_what_is_told_of_random_actions_that_fall() -> None:
     assert f"\n\n{of_falling()}\n\n" in (DOCS / "plus" / "search.md").read_text()
-    appendix, page = words("plus/search.md"), words("plus.md")
+    appendix = words("plus/search.md")
     five, ten, untrained, sooner = (
         load_run(FALLING / f"cartpole-{name}")
         for name in ("n5-falling", "n10-falling", "n5-untrained", "n5-sooner")
@@ -358,7 +350,6 @@ def test_what_is_told_of_random_actions_that_fall() -> None:
     assert (
         f"in every seed by {when:,.0f} env steps, {when / 2e6:.1%}".replace("%", " %") in appendix
     )
-    assert f"once in every seed by {when / 2e6:.1%} of the budget,".replace("%", " %") in page
     costs = Estimate.of(between(untrained.arms) - between(five.arms))
     after = Estimate.of(between(untrained.after_rounds) - between(five.after_rounds))
     assert (

@@ -4,19 +4,31 @@ import csv
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from benchmarks.plus_search import TASKS, Row, compare, gains, read, score
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate
+from fedhql.settings.experiment import read_settings
+from fedhql.settings.presets import preset_text
 from fedhql.storage.arm_names import INDEPENDENT
 from fedhql.storage.run_directory import Cell
-from tests.results.test_plus import BASELINES, CHOSEN, DOCS, words
+from tests.results.test_plus import (
+    BASELINES,
+    CHOSEN,
+    DOCS,
+    PAPERS_BY_TASK,
+    SCEPTICAL_SERVER,
+    words,
+)
 from tests.results.test_plus_candidates import (
     AT_20,
     LARGE,
     SECOND_HALVES,
     all_have_500,
     halves,
+    left_out,
+    until,
 )
 
 SEARCHED, LAST = (read(DOCS / "plus" / f"{name}-falling.csv") for name in ("search", "last"))
@@ -92,11 +104,6 @@ def test_when_every_agent_has_reached_500() -> None:
         f"({beside[1]} seeds)."
     )
     assert told.replace("%", " %") in words("plus/search.md")
-    told = (
-        f"by {last[0] / CARTPOLE_BUDGET:.1%} of the budget with N=5 ({seeds[0]} seeds) and by "
-        f"{last[1] / CARTPOLE_BUDGET:.1%} with N=10 ({seeds[1]} seeds)."
-    )
-    assert told.replace("%", " %") in words("plus.md")
 
 
 def test_what_is_told_of_the_last_seeds() -> None:
@@ -130,35 +137,52 @@ def test_what_is_told_of_the_last_seeds() -> None:
     )
 
 
-SCEPTICS = {
-    name: load_run(DOCS / "plus" / "sceptics" / name)
-    for name in ("cartpole-n5", "cartpole-n5-last", "cartpole-n10")
+SCEPTICAL = "rule=sceptical"
+# Folder -> its task and seeds.
+RUNS_OF_SCEPTICS = {
+    "cartpole-n5": ("cartpole-n5", "100 to 105"),
+    "cartpole-n5-last": ("cartpole-n5", "40 to 45"),
+    "cartpole-n10": ("cartpole-n10", "100 to 105"),
+    "cartpole-n5-report": ("cartpole-n5", "0 to 14, 40 to 49"),
+    "cartpole-n10-report": ("cartpole-n10", "0 to 14, 40 to 49"),
 }
+SCEPTICS = {name: load_run(DOCS / "plus" / "sceptics" / name) for name in RUNS_OF_SCEPTICS}
 EARLY = DOCS / "plus" / "early.csv"
 
 
 def of_sceptics() -> str:
-    """Return the table of the rule `sceptical` on CartPole N=5."""
+    """Return the table of the rule `sceptical` on CartPole."""
     lines = [
-        "| seeds | ends at | second half | after rounds | consensus | all at 500 by "
+        "| task | seeds | ends at | second half | after rounds | consensus | all at 500 by "
         "| expects / gets |",
-        "|---|" + "---:|" * 6,
+        "|---|---|" + "---:|" * 6,
     ]
-    for name, seeds in (("cartpole-n5", "100 to 105"), ("cartpole-n5-last", "40 to 45")):
+    for name, (task, seeds) in RUNS_OF_SCEPTICS.items():
         run = SCEPTICS[name]
-        ((arm, curves_S),) = run.arms.items()
+        curves_S = run.arms[SCEPTICAL]
         (end,) = {float(curve.consumed_E[-1]) for curve in curves_S.values()}
-        measures = [run.measures[Cell(arm, seed)] for seed in curves_S]
+        measures = [run.measures[Cell(SCEPTICAL, seed)] for seed in curves_S]
         expected, got = (
             np.mean([getattr(of, what).mean() for of in measures])
             for what in ("start_values_N", "discounted_N")
         )
-        means = " | ".join(f"{half.mean():.0f}" for half in halves(run, arm))
+        means = " | ".join(f"{half.mean():.0f}" for half in halves(run, SCEPTICAL))
         reached_by = all_have_500(curves_S)
         lines.append(
-            f"| {seeds} | {end:,.0f} | {means} | {reached_by:,.0f} | {expected:.0f} / {got:.0f} |"
+            f"| {task} | {seeds} | {end:,.0f} | {means} | {reached_by:,.0f} "
+            f"| {expected:.0f} / {got:.0f} |"
         )
     return "\n".join(lines)
+
+
+def added_to(name: str, task: str, arm: str, rows: list[Row]) -> list[Estimate]:
+    """Return what `sceptical` adds: after self-learning, after rounds, to the consensus policy."""
+    of_arm = {row.seed: row for row in rows if (row.task, row.arm) == (task, arm)}
+    seeds = sorted(SCEPTICS[name].arms[SCEPTICAL])
+    return [
+        Estimate.of(half - [getattr(of_arm[seed], column) for seed in seeds])
+        for half, column in zip(halves(SCEPTICS[name], SCEPTICAL), SECOND_HALVES, strict=True)
+    ]
 
 
 def added_early(task: str, choice: str) -> list[str]:
@@ -181,41 +205,23 @@ def added_early(task: str, choice: str) -> list[str]:
 
 
 def told_of_sceptics() -> list[str]:
-    run, ten = SCEPTICS["cartpole-n5"], SCEPTICS["cartpole-n10"]
-    ((arm, curves_S),) = run.arms.items()
-    without = {row.seed: row for row in SEARCHED if (row.task, row.arm) == ("cartpole-n5", FELL)}
-    assert {round(curve.consumed_E[-1]) for curve in curves_S.values()} == {400_000}
-    adds = [
-        Estimate.of(half - [getattr(without[seed], name) for seed in sorted(curves_S)])
-        for half, name in zip(halves(run, arm), SECOND_HALVES, strict=True)
+    five, ten = "cartpole-n5", "cartpole-n10"
+    papers = PAPERS_BY_TASK[five]
+    of_last = [
+        added_to("cartpole-n5-last", five, other, [*LAST, *BASELINES])[0]
+        for other in (FELL, CHOSEN, papers, INDEPENDENT)
     ]
-    last, of_last = SCEPTICS["cartpole-n5-last"], {}
-    ((_, last_S),) = last.arms.items()
-    learned = dict(zip(sorted(last_S), halves(last, arm)[0], strict=True))
-    papers = next(row.arm for row in BASELINES if row.task == "cartpole-n5" and "mean" in row.arm)
-    for other in (FELL, CHOSEN, papers, INDEPENDENT):
-        of_other = {
-            row.seed: row.second_half
-            for row in (*LAST, *BASELINES)
-            if (row.task, row.arm) == ("cartpole-n5", other)
-        }
-        of_last[other] = Estimate.of(np.array([of - of_other[s] for s, of in learned.items()]))
-    late = []
-    for arms in (ten.arms, ten.after_rounds, ten.consensus):
-        ((_, of_ten_S),) = arms.items()
-        late += [
-            np.mean([c.returns_NE[:, c.consumed_E >= 50_000].mean() for c in of_ten_S.values()])
-        ]
-    lander = added_early("lunarlander-n5", "rule=sceptical")
-    gap = added_early("cartpole-n5", "action_gap=0.5")
+    lander = added_early("lunarlander-n5", SCEPTICAL)
+    gap = added_early(five, "action_gap=0.5")
     return [
+        "it adds {} to `-plus` after self-learning, {} after rounds and {} to the consensus "
+        "policy.".format(*added_to(ten, ten, "fedhql", SEARCHED)),
+        f"Compared with the candidate above it adds {added_to(ten, ten, FELL, SEARCHED)[0]} after",
         "it adds {} after self-learning, {} after rounds and {} to the consensus policy.".format(
-            *adds
+            *added_to(five, five, FELL, SEARCHED)
         ),
         "With seeds 40 to 45 it adds {} to the candidate after self-learning, {} to `-plus`, {} to "
-        "the paper's server and {} to agents alone.".format(*of_last.values()),
-        "the evaluations from 50,000 to 70,000 env steps have {:.0f} after self-learning, {:.0f} "
-        "after rounds and {:.0f} for the consensus policy (3 seeds).".format(*late),
+        "the paper's server and {} to agents alone.".format(*of_last),
         "from 60,000 to 100,000 env steps it adds {} after self-learning, {} after rounds and {} "
         "to the consensus policy (3 seeds).".format(*lander),
         "from 60,000 to 130,000 env steps ν = 0.5 adds {} after self-learning, {} after rounds and "
@@ -227,22 +233,50 @@ def test_what_is_told_of_sceptics_and_gaps() -> None:
     assert f"\n\n{of_sceptics()}\n\n" in (DOCS / "plus" / "search.md").read_text()
     for sentence in told_of_sceptics():
         assert sentence in words("plus/search.md")
+
+
+def test_the_third_rule_gives_sceptics_to_cartpole() -> None:
+    for task in ("cartpole-n5", "cartpole-n10"):
+        curves_S = SCEPTICS[task].arms[SCEPTICAL]
+        assert [*curves_S] == [*range(100, 106)]
+        assert {round(curve.consumed_E[-1]) for curve in curves_S.values()} == {400_000}
+        assert added_to(task, task, "fedhql", SEARCHED)[0].low > 0
+        assert all_have_500(curves_S) <= CARTPOLE_BUDGET / 20
+        run = SCEPTICS[task].settings["federation"]
+        chosen = run | {"rule": "sceptical"}
+        preset = read_settings(preset_text(f"{task}-plus")).federation.model_dump()
+        assert {name: preset[name] for name in chosen} == chosen
+
+
+def test_how_much_sceptics_add_to_the_second_server() -> None:
+    """Two ways to the same: the rows that the page compares, and the curves."""
+    appendix = (DOCS / "plus" / "search.md").read_text()
+    lines = []
+    for task in ("cartpole-n5", "cartpole-n10"):
+        rows = [row for row in BASELINES if row.task == task]
+        curves_S = SCEPTICS[f"{task}-report"].arms[SCEPTICAL]
+        for row in rows:
+            if row.arm == SCEPTICAL_SERVER:
+                there = until(row.env_steps, curves_S[row.seed]).second_half_mean().mean()
+                assert row.second_half == pytest.approx(there, rel=1e-4)
+        for seeds in (range(50), range(15), range(40, 50)):
+            some = [row for row in rows if row.seed in seeds]
+            added = [
+                str(Estimate.of(gains(some, task, SCEPTICAL_SERVER, CHOSEN, column)))
+                for column in SECOND_HALVES
+            ]
+            name = "all" if len(seeds) == 50 else f"{seeds[0]} to {seeds[-1]}"
+            lines.append(f"| {task} | {name} | {' | '.join(added)} |")
+    assert "\n".join(lines) in appendix
+
+
+def test_when_agents_of_sceptics_have_500() -> None:
     page = words("plus.md")
-    ((arm, curves_S),) = SCEPTICS["cartpole-n5"].arms.items()
-    means = [half.mean() for half in halves(SCEPTICS["cartpole-n5"], arm)]
-    assert (
-        "{:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the consensus".format(
-            *means
-        )
-        in page
-    )
-    of_last = [half.mean() for half in halves(SCEPTICS["cartpole-n5-last"], arm)]
-    assert (
-        "Seeds 40 to 45, [not wholly unseen](plus/search.md#sceptics-and-gaps), have {:.0f}, "
-        "{:.0f} and {:.0f}.".format(*of_last)
-        in page
-    )
-    assert f"500 by {all_have_500(curves_S) / CARTPOLE_BUDGET:.1%}".replace("%", " %") in page
-    ((_, of_ten_S),) = SCEPTICS["cartpole-n10"].arms.items()
-    (end,) = {float(curve.consumed_E[-1]) for curve in of_ten_S.values()}
-    assert f"On CartPole N=10 it ran to {end / CARTPOLE_BUDGET:.1%}".replace("%", " %") in page
+    for task, after in (("cartpole-n5", "CartPole N=10"), ("cartpole-n10", "LunarLander")):
+        curves_S = SCEPTICS[f"{task}-report"].arms[SCEPTICAL]
+        share = f"{all_have_500(curves_S) / CARTPOLE_BUDGET:.1%}".replace("%", " %")
+        assert f"once in every seed by {share} of the budget. - **{after}" in page
+
+
+def test_what_each_choice_of_sceptics_adds() -> None:
+    assert f"\n\n{left_out('cartpole-n5-sceptical')}\n\n" in (DOCS / "plus.md").read_text()

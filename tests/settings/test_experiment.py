@@ -352,10 +352,13 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
     paper, plus, both = (
         read_settings(preset_text(f"{preset}{suffix}")) for suffix in ("", PLUS, PLUS_AGENTS)
     )
-    server = [line.partition(" is ")[0] for line in differing_keys(paper, plus)]
-    assert sorted(server) == [
+    sceptical = preset.startswith("cartpole")
+    of_sceptics = {"replay_capacity", "random_actions", "random_actions_env_steps"}
+    server = {line.partition(" is ")[0] for line in differing_keys(paper, plus)}
+    assert server == {
         f"federation.{key}"
         for key in (
+            *(of_sceptics if sceptical else ()),
             "broadcast",
             "learning_rate",
             "pessimism",
@@ -365,7 +368,7 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
             "self_learning_env_steps",
             "server_environments",
         )
-    ]
+    }
     own = [line.partition(" is ")[0] for line in differing_keys(plus, both)]
     # Agents that are not the paper's have this optimiser and warm-up anyway.
     self_learning = {"optimizer": "adam", "warm_up": "uniform"}
@@ -376,10 +379,15 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
         "pessimism",
         "replay_batch",
         "rule",
+        *(of_sceptics if sceptical else ()),
     }
     assert all(self_learning.items() <= agent.options.items() for agent in both.agents)
     ours, theirs = plus.federation, paper.federation
-    assert (ours.rule, ours.pessimism, ours.replay_batch) == ("median-mad", 1, 96)
+    assert ours.rule == ("sceptical" if sceptical else "median-mad")
+    assert (ours.pessimism, ours.replay_batch) == (1, 96)
+    if sceptical:
+        falls = ours.random_actions, ours.random_actions_env_steps
+        assert (ours.replay_capacity, *falls) == (200_000, 0.3, 100_000)
     assert both.federation.rule == "bellman-weighted"  # its agents were searched with it
     assert ours.broadcast == "all-actions"
     assert (ours.carry_over, ours.learning_rate) == (True, 1)

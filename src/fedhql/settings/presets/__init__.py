@@ -14,7 +14,7 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
-# The same for every task and any N; docs/plus.md has the searches behind them.
+# The same for every task and any N, but for SCEPTICS; docs/plus.md has the searches behind them.
 SERVER_CHOICES = (
     "federation.broadcast=all-actions",
     "federation.server_environments=carry-over",
@@ -26,6 +26,14 @@ PESSIMISTIC_SERVER = (
     "federation.pessimism=1.0",
     "federation.replay_batch=96",
 )
+# CartPole's -plus has these besides: a vote of 0 is only a low one where no reward is negative.
+SCEPTICS = (
+    "federation.rule=sceptical",
+    "federation.replay_capacity=200000",
+    "federation.random_actions=0.3",
+    "federation.random_actions_env_steps=100000",
+)
+SCEPTICAL_TASKS = ("CartPole-v1",)
 AGENT_CHOICES = (
     "agents.optimizer=adam",
     "agents.warm_up=uniform",
@@ -66,6 +74,8 @@ def past_the_paper(text: str, suffix: str) -> str:
     """Return the text of a preset with the choices of a suffix."""
     content, description = tomllib.loads(text), text.splitlines()[0]
     added, choices = SUFFIXES[suffix]
+    if suffix == PLUS and content["environment"]["id"] in SCEPTICAL_TASKS:
+        choices = (*choices, *SCEPTICS)
     for override in choices:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
