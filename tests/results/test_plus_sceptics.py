@@ -280,3 +280,25 @@ def test_when_agents_of_sceptics_have_500() -> None:
 
 def test_what_each_choice_of_sceptics_adds() -> None:
     assert f"\n\n{left_out('cartpole-n5-sceptical')}\n\n" in (DOCS / "plus.md").read_text()
+    run, page = (
+        load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5-sceptical"),
+        words("plus.md"),
+    )
+    without, chosen = (halves(run, arm)[0] for arm in ("random_actions=0", "broadcast=chosen"))
+    first, second = (
+        f"have {name}, and the lowest has {half.min():.0f}."
+        for half, name in ((without, "460 or more"), (chosen, "it"))
+    )
+    counts = [(half >= 460).sum() for half in (without, chosen)]
+    assert f"Without random actions {counts[0]} of 10 seeds {first} With targets for" in page
+    assert f"targets for the chosen action alone {counts[1]} {second}" in page
+    ratios = []
+    for arm in ("fedhql", "pessimism=0", "rule=median-mad"):
+        measures = [run.measures[Cell(arm, seed)] for seed in run.arms[arm]]
+        expected = np.mean([of.start_values_N.mean() for of in measures])
+        ratios.append(expected / np.mean([of.discounted_N.mean() for of in measures]))
+    assert (
+        "expect {:.1f} times what they get with all choices, {:.1f} times with μ = 0 and {:.1f} "
+        "times with `median-mad`.".format(*ratios)
+        in page
+    )
