@@ -161,13 +161,14 @@ def test_an_archive_can_be_loaded(result: fedhql.Result, tmp_path: Path) -> None
         kept.policy()
 
 
-def test_archives_are_finished_unless_their_pages_say_that_they_were_stopped() -> None:
+def test_archives_are_finished_unless_their_pages_say_otherwise() -> None:
     archives = [found.parent for found in DOCS.rglob("manifest.json")]
     unfinished = {home for home in archives if not fedhql.load(home).finished}
     screens = ("n5-falling", "n5-sooner", "n5-untrained", "n10-falling")
     stopped = {DOCS / "plus" / "falling" / f"cartpole-{name}" for name in screens}
     lander = DOCS / "reproduction" / "h200" / "lunarlander-n10"
-    assert unfinished == {lander, *stopped, DOCS / "plus" / "sceptics" / "cartpole-n10"}
+    with_fewer_seeds = DOCS / "plus" / "leave-one-out" / "cartpole-n5-sceptical"  # in some arms
+    assert unfinished == {lander, *stopped, with_fewer_seeds}
 
 
 def test_where_there_is_no_run(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ PESSIMISTIC_SERVER = (
     "federation.pessimism=1.0",
     "federation.replay_batch=96",
 )
-# CartPole's -plus has these besides: a vote of 0 is only a low one where no reward is negative.
+# CartPole's -plus has another rule and these. A vote of 0 is low only where no reward is negative.
 SCEPTICS = (
     "federation.rule=sceptical",
     "federation.replay_capacity=200000",
