@@ -221,6 +221,8 @@ def test_carried_over_episodes_agree_in_both_engines(tmp_path: Path) -> None:
         "attack=noise,attackers=1",
         "replay_batch=2,replay_capacity=1",
         "replay_batch=4,replay_capacity=7",
+        "auditions=1",
+        "auditions=1,rule=median-mad,attack=huge,attackers=1",
         "random_actions=0.5",
         "random_actions=0.9,horizon_steps=4",
         "random_actions=0.9,random_actions_env_steps=100",

@@ -53,6 +53,7 @@ ARM: Arm = {
     "learning_rate": 0.5,
     "pessimism": 0.0,
     "action_gap": 0.0,
+    "auditions": 0,
     "random_actions": 0.0,
     "random_actions_env_steps": 0,
     "horizon_steps": 12,
@@ -159,6 +160,7 @@ class Messages:
             learning_rate=arm["learning_rate"],
             pessimism=arm["pessimism"],
             action_gap=arm["action_gap"],
+            auditions=int(arm["auditions"]),
             random_actions=arm["random_actions"],
             random_actions_env_steps=int(arm["random_actions_env_steps"]),
             discount=DISCOUNT,
@@ -221,6 +223,7 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
         {"pessimism": 0.5},
         {"horizon_steps": 3},
         {"query_batch": 3},
+        {"auditions": 1},
         {"random_actions": 0.5},
         {"random_actions": 0.5, "query_batch": 3},  # fewer than the other lanes
     ]

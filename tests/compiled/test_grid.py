@@ -49,6 +49,7 @@ ARMS = ArmNumbers(
     learning_rate=jnp.array([0.5, 0.5]),
     pessimism=jnp.zeros(2),
     action_gap=jnp.zeros(2),
+    auditions=jnp.zeros(2, dtype=int),
     random_actions=jnp.zeros(2),
     random_actions_env_steps=jnp.zeros(2, dtype=int),
     horizon_steps=jnp.array([4, 4]),

@@ -95,6 +95,7 @@ def server(
     action_gap: float = 0.0,
     random_actions: float = 0.0,
     random_actions_env_steps: int | None = None,
+    auditions: int = 0,
     A: int = 2,
 ) -> FederationServer:
     return FederationServer(
@@ -109,6 +110,7 @@ def server(
         action_gap=action_gap,
         random_actions=random_actions,
         random_actions_env_steps=random_actions_env_steps,
+        auditions=auditions,
     )
 
 
@@ -181,6 +183,28 @@ def test_a_server_lowers_its_random_actions(own_env_steps: int, probability: flo
     draws_HB = action_draws(seeds, 4, 3)
     wanted_HB = np.where(draws_HB / 2**32 < probability, draws_HB % 2, 0)
     assert [actions for _, actions, _ in agents[0].improvements] == wanted_HB.tolist()
+
+
+def test_a_liar_that_earns_less_is_not_heard_from_then_on() -> None:
+    """It asks for action 0, whose reward is 0. The others take action 1 where they act alone."""
+    honest, liar, seeds = [Linear([0, 1]), Linear([0, 3])], Linear([1e6, 0]), [10, 20, 30, 40]
+    agents = [*honest, liar]
+    auditioning = server(agents, Counting({}), horizon=2, auditions=1)
+    auditioning.federate(Budget(10_000, 3), seeds)
+    first, second = honest[0].improvements
+    assert first[1] == [1, 1, 0, 0]  # the last environment is the server's: it believes the liar
+    assert second[1] == [1, 1, 0, 1]
+    assert max(first[2]) > 1e6
+    # The mean of the two at action 1 is 2 s, of which the liar's lie at action 0 has no part.
+    future = [0.9 * 2 * (s + 1) for s in second[0]]
+    assert second[2][0] == pytest.approx(2 * 11 + 0.5 * (1 + future[0] - 2 * 11))
+    assert second[2][2] == pytest.approx(0 + 0.5 * (0 + future[2] - 0))
+    assert liar.improvements == honest[0].improvements
+    earned = 0.01 + 0.01 * (1 - 0.01)
+    assert auditioning.earnings == pytest.approx({"agent1": earned, "agent2": earned, "agent3": 0})
+    # The next round goes on with what they earned.
+    auditioning.federate(Budget(10_000, 3), seeds)
+    assert max(honest[0].improvements[2][2]) < 1_000
 
 
 def test_draws_of_actions_are_of_the_round() -> None:

@@ -97,6 +97,8 @@ class Grid:
             # So that a step writes no slot twice
             slots = int(max(*arms.replay_capacity[replays_F > 0], *arms.query_batch))
             self._memories = empty_memories(len(replays_F), slots, lanes.observation_size)
+        N = len(configs_N)
+        self._earnings_FN = jnp.zeros((len(replays_F), N)) if arms.auditions.any() else None
         self._consensus_lanes = make_lanes()  # the server's may hold episodes that continue
         self._silent_at_end: dict[int, NDArray[np.float64]] = {}  # of lanes that ended in a phase
         self._open: tuple[Episodes, Array] | None = None  # server episodes that continue
@@ -218,13 +220,14 @@ class Grid:
             episodes = begin_episodes(lanes, seeds_M)
         else:
             episodes = go_on(lanes, *self._open, seeds_M)
-        self.learners, outcome, *after, self._memories = federate_first(
+        self.learners, outcome, *after, self._memories, self._earnings_FN = federate_first(
             self._server,
             self.learners,
             self._numbers,
             self._arms,
             episodes,
             self._memories,
+            self._earnings_FN,
             draws_of_round(self._arms, seeds_FB, own_env_steps_F),
             jnp.asarray(np.minimum(affordable_F, np.iinfo(np.int32).max), dtype=jnp.int32),
         )
@@ -242,6 +245,7 @@ class Grid:
             self._numbers,
             self._arms,
             self._memories,
+            self._earnings_FN,
             episodes=episodes,
             query_batch=query_batch,
             step_limit=step_limit,
@@ -284,6 +288,8 @@ class Grid:
             save_arrays(directory / "server", _server_state(*self._open, self._server.lanes))
         if self._memories is not None:
             save_arrays(directory / "memory", self._memories)
+        if self._earnings_FN is not None:
+            save_arrays(directory / "earnings", self._earnings_FN)
 
     def restore(self, directory: Path) -> None:
         for p in range(len(self._experiences)):
@@ -293,6 +299,8 @@ class Grid:
         self.env_steps = int(self._experiences[0].env_steps)
         if self._memories is not None:
             self._memories = load_arrays(directory / "memory", self._memories)
+        if self._earnings_FN is not None:
+            self._earnings_FN = load_arrays(directory / "earnings", self._earnings_FN)
         if (directory / "server.open.npy").exists():
             lanes = self._server.lanes
             some = begin_episodes(lanes, jnp.zeros(1, dtype=jnp.uint32)), jnp.zeros(1, dtype=bool)

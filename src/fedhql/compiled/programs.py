@@ -25,7 +25,7 @@ from fedhql.environments.lanes import Episodes, begin_episodes, go_on
 Array = jax.Array
 
 
-@partial(jax.jit, static_argnums=0, donate_argnames=("learners", "memories"))
+@partial(jax.jit, static_argnums=0, donate_argnames=("learners", "memories", "earnings_FN"))
 def federate_first(
     server: Server,
     learners: Learners,
@@ -33,17 +33,18 @@ def federate_first(
     arms: ArmNumbers,
     episodes: Episodes,
     memories: Memories | None,
+    earnings_FN: Array | None,
     draws: Draws,
     affordable_F: Array,
-) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
+) -> tuple[Learners, Outcome, Episodes, Array, Memories | None, Array | None]:
     """Federate the first lanes; return the learners of the others unchanged."""
     F = len(affordable_F)
     first: Callable[[Any], Any] = partial(server.cohort.first, lanes=F)
-    improved, outcome, episodes, open_M, memories = server.federate(
-        first(learners), first(numbers), arms, episodes, memories, draws, affordable_F
+    improved, *after_round = server.federate(
+        first(learners), first(numbers), arms, episodes, memories, earnings_FN, draws, affordable_F
     )
     after = jax.tree.map(lambda all_, new: all_.at[: len(new)].set(new), learners, improved)
-    return after, outcome, episodes, open_M, memories
+    return after, *after_round
 
 
 @partial(jax.jit, static_argnums=0)
@@ -59,6 +60,7 @@ def compile_ahead(
     numbers: tuple[Numbers, ...],
     arms: ArmNumbers,
     memories: Memories | None,
+    earnings_FN: Array | None,
     *,
     episodes: int,
     query_batch: int,
@@ -88,7 +90,7 @@ def compile_ahead(
         affordable_F = jnp.zeros(F, dtype=jnp.int32)
         begun = begin(seeds_M)
         draws = draws_of_round(arms, np.zeros((F, query_batch), dtype=np.uint32), 0)
-        round_ = begun, memories, draws, affordable_F
+        round_ = begun, memories, earnings_FN, draws, affordable_F
         lowers += [
             partial(begin_episodes.lower, server.lanes, seeds_M),
             partial(federate_first.lower, server, *given, *round_),

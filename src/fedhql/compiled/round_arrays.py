@@ -26,6 +26,7 @@ class ArmNumbers(NamedTuple):
     learning_rate: Array  # α_s
     pessimism: Array  # μ
     action_gap: Array  # ν
+    auditions: Array  # the environments in which each agent acts alone
     random_actions: Array  # their probability before the first env step
     random_actions_env_steps: Array  # over which it falls to 0; 0: it is constant
     horizon_steps: Array
@@ -66,6 +67,7 @@ class ServerStep(NamedTuple):
     ended: Array  # (F, B)
     transitions: Transitions  # of this step: B rows
     weights: Array | None  # (F, N) for a weighted rule
+    earnings: Array | None  # (F, N) in auditions
     sums: Array  # (F, 3)
     refused: Array  # (F, N)
     unanswered: Array  # (F,)

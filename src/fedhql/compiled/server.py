@@ -16,6 +16,7 @@ from fedhql.compiled.compiled_cohort import CompiledCohort, Learners
 from fedhql.compiled.replay import Memories, recall, remember
 from fedhql.compiled.round_arrays import ArmNumbers, Draws, Outcome, ServerStep
 from fedhql.environments.lanes import Episodes, Lanes, chosen
+from fedhql.federation import auditions
 from fedhql.federation.attacks import attacked
 from fedhql.federation.reading import FromValues
 from fedhql.federation.replay import Transitions
@@ -56,13 +57,14 @@ class Server:
         arms: ArmNumbers,
         episodes: Episodes,
         memories: Memories | None,
+        earnings_FN: Array | None,
         draws: Draws,
         affordable_F: Array,
-    ) -> tuple[Learners, Outcome, Episodes, Array, Memories | None]:
+    ) -> tuple[Learners, Outcome, Episodes, Array, Memories | None, Array | None]:
         """Run one round of at most `affordable_F` server env steps in each lane.
 
         Return the learners, the outcome, the episodes, (M,) which episodes the next round
-        continues, and the memories.
+        continues, the memories, and what the agents have earned in auditions.
         """
         F = len(affordable_F)
         B = len(self.lanes.observe(episodes)) // F
@@ -74,14 +76,15 @@ class Server:
             return (number < self.horizon_steps) & running.any()
 
         def step(carry: Any) -> Any:
-            number, learners, episodes, running, memories, open_FB, weights_FN, outcome = carry
+            number, learners, episodes, running, memories, open_FB, known_FN, outcome = carry
             wanted_F = running.sum(axis=1)
             paid_F = wanted_F <= affordable_F - outcome.server_env_steps
             running = running & (paid_F & (number < arms.horizon_steps))[:, None]
             recalled = None
             if memories is not None:
                 recalled = recall(memories, draws.recalled[number], arms.replay_capacity)
-            given = learners, numbers, arms, episodes, running, weights_FN, number
+            weights_FN, earnings_FN = known_FN
+            given = learners, numbers, arms, episodes, running, weights_FN, earnings_FN, number
             at_random = draws.actions[number], draws.random_probability
             taken = self.step(*given, at_random, recalled)
             if memories is not None:
@@ -97,7 +100,6 @@ class Server:
                 after = chosen(running.ravel(), after, episodes)
             open_FB = open_FB & ~(running & taken.ended)
             running = running & ~taken.ended
-            weights_FN = taken.weights
             return (
                 number + 1,
                 taken.learners,
@@ -105,7 +107,7 @@ class Server:
                 running,
                 memories,
                 open_FB,
-                weights_FN,
+                (taken.weights, taken.earnings),
                 outcome,
             )
 
@@ -117,10 +119,12 @@ class Server:
         )
         # With weights of 0, all agents count equally in the first step of a round.
         weights_FN = jnp.zeros((F, N)) if self.is_weighted else None
-        start = (jnp.int32(0), learners, episodes, running, memories, running, weights_FN, nothing)
+        known_FN = weights_FN, earnings_FN
+        start = (jnp.int32(0), learners, episodes, running, memories, running, known_FN, nothing)
         end = jax.lax.while_loop(going_on, step, start)
-        _, learners, episodes, _, memories, open_FB, _, outcome = end
-        return learners, outcome, episodes, (open_FB & arms.carry_over[:, None]).ravel(), memories
+        _, learners, episodes, _, memories, open_FB, (_, earnings_FN), outcome = end
+        open_M = (open_FB & arms.carry_over[:, None]).ravel()
+        return learners, outcome, episodes, open_M, memories, earnings_FN
 
     @property
     def is_weighted(self) -> bool:
@@ -135,16 +139,17 @@ class Server:
         episodes: Episodes,
         running_FB: Array,
         weights_FN: Array | None,
+        earnings_FN: Array | None,
         number: Array,
         at_random: tuple[Array, Array],
         recalled: tuple[Transitions, Array] | None = None,
     ) -> ServerStep:
         """Query, act, query again, form the targets and improve, in all running rows.
 
-        `weights_FN` are the weights of the previous step, for a weighted rule. `number` counts the
-        steps of a round. `at_random` are (F, B) draws for random actions and (F,) their
-        probability. `recalled` are earlier transitions, and (F,) whether there are any; their rows
-        X follow those of the environments.
+        `weights_FN` are the weights of the previous step, for a weighted rule, and `earnings_FN`
+        what agents had earned then in auditions. `number` counts the steps of a round. `at_random`
+        are (F, B) draws for random actions and (F,) their probability. `recalled` are earlier
+        transitions, and (F,) whether there are any; their rows X follow those of the environments.
         """
         F, B = running_FB.shape
         states_FBD = self.lanes.observe(episodes).reshape(F, B, -1)
@@ -157,14 +162,23 @@ class Server:
             used_FX = jnp.concatenate([running_FB, is_asked_FR], axis=1)
         ask = partial(self._answers, learners, numbers, arms)
         q_FNXA, usable_FN = ask(states_FXD, used_FX, 2 * number)
+        heard_FN = _heard(earnings_FN, usable_FN)
         actions_FB = jax.vmap(lambda *of_lane: choose(self._read(*of_lane).scores()))(
-            q_FNXA, usable_FN, weights_FN, arms
+            q_FNXA, heard_FN, weights_FN, arms
         )[:, :B]
 
         A = q_FNXA.shape[3]
         if self.exploring:
             draws_FB, probability_F = at_random
             actions_FB = explore(actions_FB, draws_FB, probability_F[:, None], A)
+        acts_FNB = None
+        if earnings_FN is not None:
+            N = q_FNXA.shape[1]
+            acts_FNB = jax.vmap(lambda n: auditions.auditioning(jnp.arange(B), n, N))(
+                arms.auditions
+            )
+            of_rows = q_FNXA[:, :, :B], usable_FN, acts_FNB
+            actions_FB = jax.vmap(auditions.act_alone)(actions_FB, *of_rows)
         public_B = public_actions(jnp.arange(B), number, A)
         acted_FB = jnp.where(arms.public[:, None], public_B, actions_FB)
         taken = self.lanes.step(episodes, acted_FB.ravel(), running_FB.ravel())
@@ -178,7 +192,8 @@ class Server:
         next_q_FNXA, next_usable_FN = ask(rows.next_states, asked_FX, 2 * number + 1)
 
         step = rows.actions, rows.rewards, rows.terminated
-        now, then = (q_FNXA, usable_FN), (next_q_FNXA, next_usable_FN)
+        now = q_FNXA, heard_FN
+        then = next_q_FNXA, _heard(earnings_FN, next_usable_FN)
         if weights_FN is not None:
             weights_FN = jax.vmap(self._weights)(now, then, *step, used_FX)
         formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
@@ -188,6 +203,14 @@ class Server:
             sent = *every, jnp.repeat(used_FX, A, axis=1)
         # At public states the action taken is not the one whose target is sent.
         error_FX = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
+        if acts_FNB is not None:
+            earnings_FN = jax.vmap(auditions.earnings_after)(
+                earnings_FN,
+                rewards_FB,
+                usable_FN & running_FB.any(axis=1)[:, None],
+                acts_FNB & running_FB[:, None],
+                arms.auditions,
+            )
         figures = (x[:, :B] for x in (formed.spread, error_FX, formed.loss))
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FX.any(axis=1)
         return ServerStep(
@@ -198,6 +221,7 @@ class Server:
             ended=ended_FB,
             transitions=new,
             weights=weights_FN,
+            earnings=earnings_FN,
             sums=jnp.stack([jnp.where(running_FB, x, 0).sum(axis=1) for x in figures], axis=1),
             refused=(~usable_FN).astype(jnp.int32) + ~next_usable_FN,
             unanswered=(asked_F & ~usable_FN.any(axis=1))
@@ -319,3 +343,9 @@ class Server:
 def _usable(q_FNBA: Array, asked_FB: Array) -> Array:
     """Return (F, N) whether an agent's answers at the states asked about are all finite."""
     return (jnp.isfinite(q_FNBA).all(axis=3) | ~asked_FB[:, None]).all(axis=2)
+
+
+def _heard(earnings_FN: Array | None, usable_FN: Array) -> Array:
+    if earnings_FN is None:
+        return usable_FN
+    return jax.vmap(auditions.heard)(earnings_FN, usable_FN)

@@ -107,6 +107,7 @@ def build_server(
         action_gap=federation.action_gap,
         random_actions=federation.random_actions,
         random_actions_env_steps=federation.random_actions_env_steps,
+        auditions=federation.auditions,
         public=federation.public,
         replay=build_replay(federation, replay_file),
         cell=cell,

@@ -68,6 +68,7 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         learning_rate=numbers("learning_rate"),
         pessimism=numbers("pessimism"),
         action_gap=numbers("action_gap"),
+        auditions=numbers("auditions", "i"),
         random_actions=numbers("random_actions"),
         random_actions_env_steps=numbers("random_actions_env_steps"),
         horizon_steps=numbers("horizon_steps", "i"),

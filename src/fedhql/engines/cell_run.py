@@ -122,6 +122,8 @@ class _CellRun:
                 self._server_environments.go_to(state["server_environments"])
             if checkpoint is not None and self._server.replay is not None:
                 self._server.replay.restore(checkpoint / REPLAY)
+            if state is not None:
+                self._server.earnings = state.get("earnings", {})
         self._learned_in_phase = 0
 
     def until_budget_is_spent(self, build: Build) -> None:
@@ -179,6 +181,8 @@ class _CellRun:
             state["checkpoint_seconds"] = self._checkpoints.seconds_spent
             if self._server is not None and self._carries_over:
                 state["server_environments"] = self._server_environments.position()
+            if self._server is not None:
+                state["earnings"] = self._server.earnings
             if self._server is not None and self._server.replay is not None:
                 self._server.replay.save(directory / REPLAY)
             (directory / "cell.json").write_text(json.dumps(state))

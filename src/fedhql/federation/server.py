@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhql.contract import States, Values
+from fedhql.federation.auditions import act_alone, auditioning, earnings_after, heard
 from fedhql.federation.budget import Budget
 from fedhql.federation.cohort import Answers, Cohort, PooledAnswers
 from fedhql.federation.figures import RoundFigures, count_refused, no_usable_answers
@@ -84,6 +85,7 @@ class FederationServer:
         action_gap: float = 0.0,
         random_actions: float = 0.0,
         random_actions_env_steps: int | None = None,
+        auditions: int = 0,
         public: bool = False,
         replay: Replay | None = None,
         cell: str = "",
@@ -92,7 +94,8 @@ class FederationServer:
 
         With `public`, every round asks about the same states: the server acts by
         `public_actions`, and pays for the states in the first round only. With `replay`, every step
-        also forms targets from earlier transitions.
+        also forms targets from earlier transitions. With `auditions`, each agent acts alone in so
+        many environments, and agents that earn less than the median one are not heard.
         """
         self._cohort = cohort
         self._environments = environments
@@ -106,6 +109,8 @@ class FederationServer:
         self._action_gap = action_gap
         self._random_actions = random_actions
         self._random_actions_env_steps = random_actions_env_steps or 0  # 0: it is constant
+        self._auditions = auditions
+        self.earnings: dict[str, float] = {}  # by agent name, in auditions
         self._public = public
         self.replay = replay
         self._cell = cell
@@ -178,6 +183,10 @@ class FederationServer:
         actions, A = choose(scores_BA), scores_BA.shape[1]
         if self._random_actions:
             actions = explore(actions, draws_B[rows], probability, A)
+        if self._auditions:
+            acts_NB = auditioning(rows, self._auditions, len(self._cohort.names))
+            answers_NBA, usable_N = self._of_everyone(now)
+            actions = act_alone(actions, answers_NBA[:, :count], usable_N, acts_NB)
         taken = public_actions(rows, before.steps, A) if self._public else actions
         next_states, rewards, terminated, ended = self._environments.step(taken)
         new = Transitions(states, actions, rewards, next_states, terminated)
@@ -208,6 +217,10 @@ class FederationServer:
             self._cohort.improve(learned.states, learned.actions, step.targets)
         if self.replay is not None:
             self.replay.remember(new)
+        if self._auditions:
+            before_N = self._earnings_of(self._cohort.names)
+            after_N = earnings_after(before_N, rewards, usable_N, acts_NB, self._auditions)
+            self.earnings |= zip(self._cohort.names, after_N.tolist(), strict=True)
         # At public states the action taken is not the one whose target is sent.
         error_B = np.full_like(step.td_error, np.nan) if self._public else step.td_error
         figures = np.stack([step.spread, error_B, step.loss])[:, :count]
@@ -219,7 +232,23 @@ class FederationServer:
         weights_N = None
         if self._rule.weighted:
             weights_N = np.array([weights.get(name, 0.0) for name in self._names(answers)])
-        return FromValues(answers.q_NBA, (self._rule,), weights_N=weights_N)
+        usable_N: NDArray[np.bool_] | bool = True
+        if self._auditions:
+            usable_N = np.ones(len(answers.members), dtype=bool)
+            usable_N = heard(self._earnings_of(self._names(answers)), usable_N)
+        return FromValues(answers.q_NBA, (self._rule,), usable_N=usable_N, weights_N=weights_N)
+
+    def _earnings_of(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """Return what these agents have earned; those that are new have earned nothing."""
+        return np.array([self.earnings.get(name, 0.0) for name in names], dtype=np.float32)
+
+    def _of_everyone(self, answers: Answers | PooledAnswers) -> tuple[Values, NDArray[np.bool_]]:
+        """Return the answers of all agents, and which of them are usable; the others are 0."""
+        assert isinstance(answers, Answers)  # settings with pooled answers are refused
+        members, N = list(answers.members), len(self._cohort.names)
+        q_NBA = np.zeros((N, *answers.q_NBA.shape[1:]))
+        q_NBA[members] = answers.q_NBA
+        return q_NBA, np.isin(np.arange(N), members)
 
     def _weights(
         self,

@@ -21,6 +21,7 @@ PAPERS: dict[str, Any] = {
     "pessimism": 0.0,
     "action_gap": 0.0,
     "random_actions": 0.0,
+    "auditions": 0,
     "replay_batch": 0,
 }
 RECENT = 0.1  # the last tenth of the evaluations

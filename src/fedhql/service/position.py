@@ -1,7 +1,7 @@
 """The position of a federation service in its rounds, as its journal keeps it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -45,6 +45,7 @@ class Position:
     progress: RoundProgress | None = None  # of a federation round that has begun
     environments: Mapping[str, Any] | None = None  # where the server's environments stand
     remembered: int = 0  # the transitions that the server has in its replay memory
+    earnings: Mapping[str, float] = field(default_factory=dict)  # of members, in auditions
 
     @classmethod
     def of(cls, fact: Mapping[str, Any] | None) -> "Position":
@@ -59,6 +60,7 @@ class Position:
             None if progress is None else RoundProgress(**progress),
             fact.get("environments"),
             fact.get("remembered", 0),
+            fact.get("earnings", {}),
         )
 
     def fact(self) -> dict[str, Any]:
@@ -71,18 +73,34 @@ class Position:
             written["environments"] = self.environments
         if self.remembered:
             written["remembered"] = self.remembered
+        if self.earnings:
+            written["earnings"] = self.earnings
         return written
 
     def at(self, stage: Stage, enlisted: Sequence[str] = ()) -> "Position":
         return replace(self, stage=stage, enlisted=tuple(enlisted))
 
     def after_step(
-        self, progress: RoundProgress, environments: Mapping[str, Any], remembered: int
+        self,
+        progress: RoundProgress,
+        environments: Mapping[str, Any],
+        remembered: int,
+        earnings: Mapping[str, float],
     ) -> "Position":
-        return replace(self, progress=progress, environments=environments, remembered=remembered)
+        return replace(
+            self,
+            progress=progress,
+            environments=environments,
+            remembered=remembered,
+            earnings=dict(earnings),
+        )
 
     def next_round(self, environments: Mapping[str, Any] | None) -> "Position":
         """Return the position after a round, with `environments` if they carry over."""
         return Position(
-            self.round + 1, Stage.NEXT, environments=environments, remembered=self.remembered
+            self.round + 1,
+            Stage.NEXT,
+            environments=environments,
+            remembered=self.remembered,
+            earnings=self.earnings,
         )

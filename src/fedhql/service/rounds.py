@@ -209,6 +209,7 @@ class Service:
             self._environments.go_to(position.environments)
         if (replay := self._server.replay) is not None:  # without steps that were undone
             replay.go_to(position.remembered)
+        self._server.earnings = dict(position.earnings)
         before_step = going_on or RoundProgress()
 
         def after_step(progress: RoundProgress) -> None:
@@ -282,7 +283,8 @@ class Service:
     def _at(self, progress: RoundProgress) -> dict[str, Any]:
         remembered = self._server.replay.count if self._server.replay else 0
         standing = self._environments.position()
-        self._position = self._position.after_step(progress, standing, remembered)
+        earnings = self._server.earnings
+        self._position = self._position.after_step(progress, standing, remembered, earnings)
         return self._position.fact()
 
     def _move(self, stage: Stage) -> None:

@@ -27,6 +27,13 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
             "public states do not have; allowed with 'public': rules without weights"
         )
+    if federation.auditions and (federation.secure_aggregation or federation.public):
+        other = "secure_aggregation" if federation.secure_aggregation else "server_environments"
+        value = "true" if federation.secure_aggregation else "'public'"
+        return (
+            f"federation.auditions is {federation.auditions}; allowed with federation.{other} = "
+            f"{value}: 0 (agents act there by their own values)"
+        )
     if federation.public and federation.random_actions:
         return (
             "federation.server_environments = 'public' acts at random anyway; allowed: "
@@ -65,6 +72,7 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
     return (
         wrong_names(settings.agent_names)
         or wrong_trim(federation, agents)
+        or wrong_auditions(federation, agents)
         or wrong_secure(federation, agents)
         or wrong_attack(settings.attack, agents)
     )
@@ -108,6 +116,19 @@ def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents
     cuts = trim * agents >= 1 - 1e-4 if trim < 0.5 else trim in range(1, most + 1)
     allowed = f"1 to {most} of {agents} {whose}, or a share from 1/{agents} to below 0.5"
     return None if cuts else f"federation.trim is {trim:g}; allowed: {allowed}"
+
+
+def wrong_auditions(
+    federation: FederationSettings, agents: int, whose: str = "agents"
+) -> str | None:
+    """Check that the server has environments enough for the auditions of so many agents."""
+    most = federation.query_batch // agents
+    if federation.auditions <= most:
+        return None
+    return (
+        f"federation.auditions is {federation.auditions}; allowed: 0 to {most}, with "
+        f"federation.query_batch = {federation.query_batch} and {agents} {whose}"
+    )
 
 
 def wrong_secure(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:

@@ -114,6 +114,11 @@ class FederationSettings(_Section):
     """For random_actions: the probability falls linearly to 0 over so many env steps of an agent.
 
     Only the agent's own env steps count. By default the probability is constant."""
+    auditions: NonNegativeInt = 0
+    """The environments of the server in which each agent acts alone, by its own values.
+
+    Agents that earn less there than the median agent are not heard: they get targets, but their
+    values have no part in them. The paper has none."""
     horizon_steps: PositiveInt = 16
     """H_fed, the server's steps in a federation round."""
     query_batch: PositiveInt = 128

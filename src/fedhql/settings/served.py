@@ -5,7 +5,7 @@ from pydantic import NonNegativeInt
 from fedhql.errors import SettingsError
 from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.secure.fixed_point import LEAST_MEMBERS
-from fedhql.settings.contradictions import wrong_secure, wrong_trim
+from fedhql.settings.contradictions import wrong_auditions, wrong_secure, wrong_trim
 from fedhql.settings.experiment import parse
 from fedhql.settings.overrides import Overrides
 from fedhql.settings.sections import TaskSettings
@@ -30,6 +30,9 @@ def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings
     settings = parse(text, overrides, ServedSettings)
     service = settings.service
     if wrong := wrong_trim(settings.federation, service.quorum, "answers (service.quorum)"):
+        raise SettingsError(wrong)
+    members = max(len(service.members), service.start_with)
+    if wrong := wrong_auditions(settings.federation, members, "members"):
         raise SettingsError(wrong)
     if service.quorum > service.start_with:
         raise SettingsError(
