@@ -201,6 +201,18 @@ def test_a_restored_grid_continues_bit_for_bit(undisturbed: Any, tmp_path: Path)
         assert restored.diagnostics()["train/n_updates"][2, 1] == 69 - 5
 
 
+def test_a_restored_grid_knows_what_agents_have_earned(tmp_path: Path) -> None:
+    arms = ARMS._replace(auditions=jnp.array([0, 1]))
+    whole, restored = grid(arms=arms), grid(arms=arms)
+    one_round(whole, 0)
+    whole.save(tmp_path)
+    restored.restore(tmp_path)
+    earned_FN = np.asarray(whole._earnings_FN)
+    assert (earned_FN[0] == 0).all()
+    assert (earned_FN[1] != 0).any()
+    np.testing.assert_array_equal(restored._earnings_FN, earned_FN)
+
+
 def test_lanes_that_end_earlier_do_not_change_afterwards() -> None:
     ends = np.array([15, 29, 22])
     uneven = grid()

@@ -87,7 +87,9 @@ def rows(home: Path, cell: Cell, name: str) -> str:
     return (RunDirectory(home).cell(cell) / name).read_text()
 
 
-@pytest.mark.parametrize("arm", ["fedhql", "attack=noise,attackers=1", "replay_batch=4"])
+@pytest.mark.parametrize(
+    "arm", ["fedhql", "attack=noise,attackers=1", "replay_batch=4", "auditions=1"]
+)
 def test_losing_agents_does_not_change_the_results(
     arm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,7 +36,11 @@ episodes = 3
 interval_env_steps = 200
 moments = "both"
 """
+# The goals are near, so that agents earn something in auditions.
 CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
+    '"FrozenLake-v1"', '"FrozenLake-v1"\noptions.desc = ["SFG", "FFH", "HFG"]'
+)
+CARRIED_OVER = CARRIED_OVER.replace(
     "[budget]",
     'broadcast = "all-actions"\naction_gap = 0.5\nreplay_batch = 6\nreplay_capacity = 40\n'
     "random_actions = 0.3\nrandom_actions_env_steps = 1_000\nauditions = 2\n[budget]",
