@@ -93,6 +93,7 @@ class Compiled:
         rules: tuple[str, ...] = (),
         all_actions: bool = False,
         configs: Sequence[DqnConfig] = CONFIGS,
+        earnings: Sequence[float] = (),
     ) -> None:
         seeds_LN = AGENT_SEEDS_LN[[*order, 3]]
         self._grid = Grid(
@@ -114,6 +115,8 @@ class Compiled:
             learner = self._grid.learners[agent]
             nan = learner.parameters.at[lane].set(np.nan)
             self._grid._put(agent, learner._replace(parameters=nan))
+        if earnings:
+            self._grid._earnings_FN = jnp.tile(jnp.array(earnings), (3, 1))
         self.before = [self.parameters(lane) for lane in range(4)]
         seeds_FB = SERVER_SEEDS_FB[list(order)]
         self.outcome: Outcome = self._grid.federate(seeds_FB, np.array(affordable), 0)
@@ -141,6 +144,7 @@ class Messages:
         rule: str = "mean-std",
         all_actions: bool = False,
         configs: Sequence[DqnConfig] = CONFIGS,
+        earnings: Sequence[float] = (),
     ) -> None:
         self._agents = [
             DqnAgent(c, corridor(), CORRIDOR, discount=0.9, budget_env_steps=10, seed=int(seed))
@@ -166,6 +170,7 @@ class Messages:
             discount=DISCOUNT,
             all_actions=all_actions,
         )
+        server.earnings = {f"agent{n}": earned for n, earned in enumerate(earnings, start=1)}
         # Spend so much of the budget that `affordable` remains.
         budget = Budget(PLENTY, 3, server_env_steps=3 * PLENTY - affordable)
         seeds = SERVER_SEEDS_FB[lane, :batch].tolist()
@@ -235,6 +240,20 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
         Messages(0, arm).assert_same(changed, 0)
         for lane in (1, 2):
             changed.assert_lane_is(lane, plain, lane)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("rule", ["mean-std", "bellman-weighted"])
+def test_both_engines_hear_the_same_agents(rule: str, silent: bool) -> None:
+    """Who is heard changes in the round; the agent that is silent had earned most."""
+    arms = [arm | {"auditions": 1} for arm in ARMS]
+    of_round: dict[str, Any] = {"rule": rule, "configs": BY_SGD, "earnings": [0.002, 0.001, 0.003]}
+    found = Compiled(arms, silent=[(0, 2)] if silent else (), **of_round)
+    heard_all = Compiled(ARMS, silent=[(0, 2)] if silent else (), rule=rule, configs=BY_SGD)
+    assert (found.parameters(0)[:2] != heard_all.parameters(0)[:2]).any()
+    for lane in range(3):
+        one = Messages(lane, arms[lane], silent=[2] if silent and lane == 0 else (), **of_round)
+        one.assert_same(found, lane)
 
 
 def test_rows_that_do_not_run_have_no_effect(

@@ -35,7 +35,7 @@ exploration_final_eps = 0.2
     "target_update_interval=15",
 )])  # fmt: skip
 PUBLIC = CONTROLS["public-states"]
-FALLING = "random_actions=0.8,random_actions_env_steps=100,auditions=1"
+FALLING = "random_actions=0.8,random_actions_env_steps=100"
 # Federated lanes pay for the server, so they have fewer own steps and end before the last lane.
 CELLS = [Cell(arm, 0) for arm in ("fedhql", FALLING, PUBLIC, "independent")]
 RECORDS = ("evaluations.csv", "federation.csv")

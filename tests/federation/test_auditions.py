@@ -39,7 +39,7 @@ def test_an_agent_acts_by_its_own_values_where_it_is_auditioned(xp: Any) -> None
 def test_earnings_are_the_recent_mean_reward_of_a_step(xp: Any) -> None:
     """An environment that has ended earns nothing, and an agent without an answer keeps its own."""
     acts_NB = auditioning(xp.arange(6), 2, 3) & (xp.arange(6) != 4)  # row 4 has ended
-    rewards_B, answered_N = xp.array([1.0, 1, 1, 3, 1, 1]), xp.array([True, True, False])
+    rewards_B, answered_N = xp.array([1.0, 1, 1, 3, np.nan, 1]), xp.array([True, True, False])
     earnings_N = xp.zeros(3, dtype=np.float32)
     once_N = earnings_after(earnings_N, rewards_B, answered_N, acts_NB, 2)
     np.testing.assert_allclose(once_N, [0.02, 0.005, 0], rtol=1e-6)
@@ -68,6 +68,15 @@ def test_most_agents_are_heard(earnings: list[float], usable: str, expected: str
     assert heard(*given).tolist() == [each == "1" for each in expected]
 
 
+@BACKENDS
+def test_of_next_states_only_agents_that_could_act_are_heard(xp: Any) -> None:
+    earnings_N, everybody_N = xp.array([0.1, 0.2, 0.9], dtype=np.float32), xp.array(ALL)
+    could_act_N = xp.array([True, True, False])
+    assert heard(earnings_N, everybody_N, could_act_N).tolist() == [True, True, False]
+    only_N = xp.array([False, False, True])
+    assert heard(earnings_N, only_N, could_act_N).tolist() == [False, False, True]
+
+
 def test_where_auditions_are_not_possible() -> None:
     text = preset_text("cartpole-n5-plus")
     with pytest.raises(SettingsError, match=r"auditions is 7; allowed: 0 to 6, with .* 5 agents"):
@@ -79,6 +88,11 @@ def test_where_auditions_are_not_possible() -> None:
     ):
         with pytest.raises(SettingsError, match=f"auditions is 1; allowed with .*{named}.*: 0"):
             read_settings(text, [*others, "federation.auditions=1"])
+    for agents, rule in ((2, []), (5, ["federation.rule=trimmed", "federation.trim=0.2"])):
+        some = text.split("[[agents]]")
+        few = "[[agents]]".join(some[: agents + 1])
+        with pytest.raises(SettingsError, match=r"auditions is 1; allowed: 0 to 0|trim is 0.2"):
+            read_settings(few, [*rule, "federation.auditions=1"])
     served = """environment.id = "CartPole-v1"
 budget.env_steps_per_agent = 1_000
 federation.query_batch = 8
@@ -86,5 +100,9 @@ service.members = ["a", "b", "c"]
 service.start_with = 3
 """
     assert read_served_settings(served, ["federation.auditions=2"])
-    with pytest.raises(SettingsError, match=r"auditions is 3; allowed: 0 to 2, .* 3 members"):
+    with pytest.raises(
+        SettingsError, match=r"auditions is 3; allowed: 0 to 2, .* 3 service.members"
+    ):
         read_served_settings(served, ["federation.auditions=3"])
+    with pytest.raises(SettingsError, match=r"auditions needs service.members"):
+        read_served_settings(served, ["federation.auditions=2", "service.members=[]"])

@@ -202,7 +202,11 @@ def test_a_liar_that_earns_less_is_not_heard_from_then_on() -> None:
     assert liar.improvements == honest[0].improvements
     earned = 0.01 + 0.01 * (1 - 0.01)
     assert auditioning.earnings == pytest.approx({"agent1": earned, "agent2": earned, "agent3": 0})
+    # Who joins later has earned as little as anybody: rewards may be negative.
+    auditioning.earnings = {"agent1": -1.0, "agent2": -2.0}
+    assert auditioning._earnings_of(["agent1", "new"]).tolist() == [-1.0, -2.0]
     # The next round goes on with what they earned.
+    auditioning.earnings = {"agent1": earned, "agent2": earned, "agent3": 0.0}
     auditioning.federate(Budget(10_000, 3), seeds)
     assert max(honest[0].improvements[2][2]) < 1_000
 

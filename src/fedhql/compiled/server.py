@@ -193,9 +193,12 @@ class Server:
 
         step = rows.actions, rows.rewards, rows.terminated
         now = q_FNXA, heard_FN
-        then = next_q_FNXA, _heard(earnings_FN, next_usable_FN)
+        # Who gave no answer by which it could act is not heard about the next states.
+        judged_FN = usable_FN | (arms.auditions == 0)[:, None]
+        then = next_q_FNXA, _heard(earnings_FN, next_usable_FN, judged_FN)
         if weights_FN is not None:
-            weights_FN = jax.vmap(self._weights)(now, then, *step, used_FX)
+            usable = (q_FNXA, usable_FN), (next_q_FNXA, next_usable_FN)
+            weights_FN = jax.vmap(self._weights)(*usable, *step, used_FX)
         formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
         sent = states_FXD, rows.actions, formed.targets, used_FX
         if self.all_actions:
@@ -345,7 +348,7 @@ def _usable(q_FNBA: Array, asked_FB: Array) -> Array:
     return (jnp.isfinite(q_FNBA).all(axis=3) | ~asked_FB[:, None]).all(axis=2)
 
 
-def _heard(earnings_FN: Array | None, usable_FN: Array) -> Array:
+def _heard(earnings_FN: Array | None, usable_FN: Array, judged_FN: Array | None = None) -> Array:
     if earnings_FN is None:
         return usable_FN
-    return jax.vmap(auditions.heard)(earnings_FN, usable_FN)
+    return jax.vmap(auditions.heard)(earnings_FN, usable_FN, judged_FN)

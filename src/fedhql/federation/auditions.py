@@ -1,23 +1,23 @@
-"""Auditions: in some of the server's environments single agents act, and those that do badly are
-not heard.
+"""Auditions: in some of the server's environments single agents act, and those that earn less than
+the median agent are not heard.
 
-An agent that lies about its values acts badly by them, and it cannot tell an audition from another
-query. What an agent earns is the mean reward of a step of its environments, 0 for those whose
-episode has ended. The functions serve NumPy and JAX arrays. Shape letters: N agents, B running
-environments, A actions.
+An agent whose lies change its best actions acts badly by them. Lies that keep the best action, or
+that concern next states only, are not detected. What an agent earns is the mean reward of a step of
+its environments, 0 for those whose episode has ended. The functions serve NumPy and JAX arrays.
+Shape letters: N agents, B environments, A actions.
 """
 
 from typing import Any
 
 Array = Any  # a NumPy or JAX array
 
-EARNINGS_RATE = 0.01  # earnings forget: they are about those of the last 100 steps
+EARNINGS_RATE = 0.01  # of a moving average, whose time constant is 100 steps
 
 
 def auditioning(rows_B: Array, auditions: Any, N: int) -> Array:
-    """Return (N, B) whether an agent acts in an environment, which has this row.
+    """Return which agent acts in which environment: (N, B). `rows_B` are the environments' rows.
 
-    The first N · `auditions` rows take turns among the agents.
+    In the first N · `auditions` rows, the agents take turns.
     """
     xp = rows_B.__array_namespace__()
     return (rows_B % N == xp.arange(N)[:, None]) & (rows_B < auditions * N)
@@ -39,16 +39,20 @@ def earnings_after(
     `acts_NB` is False for environments that do not run.
     """
     xp = rewards_B.__array_namespace__()
-    earned_N = (acts_NB * rewards_B).sum(axis=1) / xp.maximum(xp.asarray(auditions), 1)
+    earned_NB = xp.where(acts_NB, rewards_B, 0)
+    earned_N = earned_NB.sum(axis=1) / xp.maximum(xp.asarray(auditions), 1)
     after_N = earnings_N + EARNINGS_RATE * (earned_N - earnings_N)
     return xp.where(usable_N, after_N, earnings_N).astype(xp.float32)
 
 
-def heard(earnings_N: Array, usable_N: Array) -> Array:
+def heard(earnings_N: Array, usable_N: Array, judged_N: Array | None = None) -> Array:
     """Return (N,) which usable agents have earned at least as much as the median one of these.
 
-    With an even number it is the lower of the two in the middle, so most agents are heard.
+    With an even number it is the lower of the two in the middle, so most agents are heard. Of the
+    usable agents, only those in `judged_N` are, if there are any.
     """
     xp = earnings_N.__array_namespace__()
+    if judged_N is not None:
+        usable_N = xp.where((usable_N & judged_N).any(), usable_N & judged_N, usable_N)
     ranked_N = xp.sort(xp.where(usable_N, earnings_N, -xp.inf))[::-1]
     return usable_N & (earnings_N >= ranked_N[usable_N.sum() // 2])

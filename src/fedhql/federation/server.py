@@ -197,7 +197,7 @@ class FederationServer:
         weights = self._weights(now, then, learned)
         next_values_BA = np.zeros((len(asked), 1))  # after a terminal state there is no future
         if then is not None:
-            asked_values = self._read(then, weights).lower_bound(self._pessimism)
+            asked_values = self._read(then, weights, now).lower_bound(self._pessimism)
             next_values_BA = np.zeros((len(asked), asked_values.shape[1]))
             next_values_BA[asked] = asked_values
         step = step_targets(
@@ -226,7 +226,17 @@ class FederationServer:
         figures = np.stack([step.spread, error_B, step.loss])[:, :count]
         return next_states[~ended], np.sum(figures, axis=1, dtype=np.float64), weights
 
-    def _read(self, answers: Answers | PooledAnswers, weights: Weights) -> Reading:
+    def _read(
+        self,
+        answers: Answers | PooledAnswers,
+        weights: Weights,
+        acted_by: Answers | PooledAnswers | None = None,
+    ) -> Reading:
+        """Read answers by the rule; with auditions, those of agents that are heard.
+
+        `acted_by` are the answers of the step by which agents acted, if these are others. Who gave
+        none by which it could act is not heard.
+        """
         if isinstance(answers, PooledAnswers):
             return FromSums(answers.pooled, self._rule)
         weights_N = None
@@ -234,13 +244,15 @@ class FederationServer:
             weights_N = np.array([weights.get(name, 0.0) for name in self._names(answers)])
         usable_N: NDArray[np.bool_] | bool = True
         if self._auditions:
-            usable_N = np.ones(len(answers.members), dtype=bool)
-            usable_N = heard(self._earnings_of(self._names(answers)), usable_N)
+            judged_N = np.isin(answers.members, (acted_by or answers).members)
+            every_N = np.ones(len(judged_N), dtype=bool)
+            usable_N = heard(self._earnings_of(self._names(answers)), every_N, judged_N)
         return FromValues(answers.q_NBA, (self._rule,), usable_N=usable_N, weights_N=weights_N)
 
     def _earnings_of(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """Return what these agents have earned; those that are new have earned nothing."""
-        return np.array([self.earnings.get(name, 0.0) for name in names], dtype=np.float32)
+        """Return what these agents have earned; those that are new, as little as anybody."""
+        least = min(self.earnings.values(), default=0.0)
+        return np.array([self.earnings.get(name, least) for name in names], dtype=np.float32)
 
     def _of_everyone(self, answers: Answers | PooledAnswers) -> tuple[Values, NDArray[np.bool_]]:
         """Return the answers of all agents, and which of them are usable; the others are 0."""

@@ -27,12 +27,15 @@ def contradiction(federation: FederationSettings) -> str | None:
             f"federation.rule = {rule!r} weighs agents by their errors at transitions, which "
             "public states do not have; allowed with 'public': rules without weights"
         )
-    if federation.auditions and (federation.secure_aggregation or federation.public):
-        other = "secure_aggregation" if federation.secure_aggregation else "server_environments"
-        value = "true" if federation.secure_aggregation else "'public'"
+    if federation.auditions and federation.secure_aggregation:
         return (
-            f"federation.auditions is {federation.auditions}; allowed with federation.{other} = "
-            f"{value}: 0 (agents act there by their own values)"
+            f"federation.auditions is {federation.auditions}; allowed with "
+            "federation.secure_aggregation: 0 (they need each agent's own values)"
+        )
+    if federation.auditions and federation.public:
+        return (
+            f"federation.auditions is {federation.auditions}; allowed with "
+            "federation.server_environments = 'public': 0 (actions are fixed there)"
         )
     if federation.public and federation.random_actions:
         return (
@@ -71,7 +74,7 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
         )
     return (
         wrong_names(settings.agent_names)
-        or wrong_trim(federation, agents)
+        or wrong_trim(federation, heard_of(federation, agents))
         or wrong_auditions(federation, agents)
         or wrong_secure(federation, agents)
         or wrong_attack(settings.attack, agents)
@@ -121,14 +124,19 @@ def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents
 def wrong_auditions(
     federation: FederationSettings, agents: int, whose: str = "agents"
 ) -> str | None:
-    """Check that the server has environments enough for the auditions of so many agents."""
-    most = federation.query_batch // agents
+    """Check that there are enough agents for auditions, and environments for so many agents."""
+    most = federation.query_batch // agents if agents > 2 else 0  # of two, both would be heard
     if federation.auditions <= most:
         return None
     return (
         f"federation.auditions is {federation.auditions}; allowed: 0 to {most}, with "
         f"federation.query_batch = {federation.query_batch} and {agents} {whose}"
     )
+
+
+def heard_of(federation: FederationSettings, agents: int) -> int:
+    """Return how many of so many agents the server hears at least."""
+    return agents // 2 + 1 if federation.auditions else agents
 
 
 def wrong_secure(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:

@@ -109,7 +109,8 @@ class FederationSettings(_Section):
     random_actions: float = Field(0.0, ge=0, le=1)
     """The probability that an environment of the server takes a random action in a step.
 
-    The paper has none: its server explores by the spread of the agents' values alone."""
+    The paper has none: its server explores by the spread of the agents' values alone. Agents in
+    auditions take none."""
     random_actions_env_steps: PositiveInt | None = None
     """For random_actions: the probability falls linearly to 0 over so many env steps of an agent.
 

@@ -5,7 +5,7 @@ from pydantic import NonNegativeInt
 from fedhql.errors import SettingsError
 from fedhql.remote.server.service_settings import ServiceSettings
 from fedhql.secure.fixed_point import LEAST_MEMBERS
-from fedhql.settings.contradictions import wrong_auditions, wrong_secure, wrong_trim
+from fedhql.settings.contradictions import heard_of, wrong_auditions, wrong_secure, wrong_trim
 from fedhql.settings.experiment import parse
 from fedhql.settings.overrides import Overrides
 from fedhql.settings.sections import TaskSettings
@@ -29,10 +29,8 @@ class ServedSettings(TaskSettings):
 def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings:
     settings = parse(text, overrides, ServedSettings)
     service = settings.service
-    if wrong := wrong_trim(settings.federation, service.quorum, "answers (service.quorum)"):
-        raise SettingsError(wrong)
-    members = max(len(service.members), service.start_with)
-    if wrong := wrong_auditions(settings.federation, members, "members"):
+    heard = heard_of(settings.federation, service.quorum)
+    if wrong := wrong_trim(settings.federation, heard, "answers (service.quorum)"):
         raise SettingsError(wrong)
     if service.quorum > service.start_with:
         raise SettingsError(
@@ -55,6 +53,12 @@ def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings
             "service: 'reset', 'carry-over'"
         )
     N = len(service.members)
+    if settings.federation.auditions and not N:
+        raise SettingsError(
+            "federation.auditions needs service.members, so that each has its environments"
+        )
+    if N and (wrong := wrong_auditions(settings.federation, N, "service.members")):
+        raise SettingsError(wrong)
     if wrong := _secure_limit(settings) or wrong_secure(settings.federation, N, "service.members"):
         raise SettingsError(wrong)
     return settings
