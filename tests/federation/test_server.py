@@ -211,6 +211,23 @@ def test_a_liar_that_earns_less_is_not_heard_from_then_on() -> None:
     assert max(honest[0].improvements[2][2]) < 1_000
 
 
+class SilentBeforeActing(Linear):
+    """It gives no number about the states where it would act, and a lie about the next ones."""
+
+    def q_values(self, states: Any) -> Any:
+        values = super().q_values(states)
+        return values * np.nan if len(self.queries) % 2 else values + 1e6
+
+
+@pytest.mark.parametrize("auditions", [0, 1])
+def test_who_could_not_act_is_not_heard_about_next_states(auditions: int) -> None:
+    agents = [Linear([0, 1]), Linear([0, 3]), SilentBeforeActing([0, 1])]
+    some = server(agents, Counting({}), horizon=3, auditions=auditions)
+    some.federate(Budget(10_000, 3), [10, 20, 30])
+    largest = max(max(targets) for _, _, targets in agents[0].improvements)
+    assert (largest < 100) == bool(auditions)
+
+
 def test_draws_of_actions_are_of_the_round() -> None:
     draws = action_draws([3, 4], 5, 2)
     assert (draws == action_draws([3, 9], 5, 2)).all()
