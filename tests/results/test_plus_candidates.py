@@ -224,6 +224,7 @@ def test_what_is_told_of_leaving_choices_out() -> None:
 
 
 ATTACKS = ("huge", "sign-flip", "collude", "stealthy")
+AUDITIONED = "median-mad,auditions=2"
 
 
 @pytest.mark.parametrize("attackers", [1, 2])
@@ -233,7 +234,12 @@ def test_the_table_of_liars_is_of_its_runs(attackers: int) -> None:
 
 def of_liars(attackers: int) -> str:
     """Return the table of the honest agents' second halves and their shares."""
-    names = {"median-mad": "`median-mad`", "hampel": "`hampel`", "trimmed,trim=2": "`trimmed` 2"}
+    names = {
+        "median-mad": "`median-mad`",
+        "hampel": "`hampel`",
+        "trimmed,trim=2": "`trimmed` 2",
+        AUDITIONED: "`median-mad` with auditions",
+    }
     lines = [
         f"| {attackers} of 5 | nobody lies | {' | '.join(f'`{name}`' for name in ATTACKS)} |",
         "|---|" + "---:|" * 5,
@@ -251,7 +257,8 @@ def of_liars(attackers: int) -> str:
 
 def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
     """Return the second halves of the honest agents, by seed: clean, then under each attack."""
-    run = load_run(DOCS / "plus" / "liars" / "cartpole-n5")
+    folder, rule = ("auditions", "median-mad") if rule == AUDITIONED else ("liars", rule)
+    run = load_run(DOCS / "plus" / folder / "cartpole-n5")
     arms = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
     return [
         np.array(
@@ -297,6 +304,40 @@ def test_what_is_told_of_liars() -> None:
         f"`collude` leaves {collude[0]:.0f} to {collude[-1]:.0f} %, and `sign-flip` "
         f"{flip[0]:.0f} to {flip[-1]:.0f} %." in page
     )
+
+
+def test_what_is_told_of_auditions() -> None:
+    page = words("robustness.md")
+    halves_of = {k: honest_halves(AUDITIONED, k) for k in (1, 2)}
+    least = [
+        100 * min(half.mean() for half in kept) / clean.mean()
+        for clean, *kept in halves_of.values()
+    ]
+    without = [
+        100 * min(half.mean() for half in kept) / honest_halves("median-mad", k)[0].mean()
+        for k, (_, *kept) in halves_of.items()
+    ]
+    told = (
+        "with one liar `median-mad` keeps {:.0f} % or more, and with two {:.0f} %. Of the mean "
+        "where nobody lies and there are no auditions, that is {:.0f} % and {:.0f} %."
+    )
+    assert told.format(*least, *without) in page
+    assert f"they keep {min(least):.0f} % or more of the mean return against" in page
+    clean_S, *kept = halves_of[2]
+    told = (
+        "by {} (`huge`), {} (`sign-flip`), {} (`collude`) and {} (`stealthy`). Where nobody lies,"
+    )
+    assert told.format(*(Estimate.of(half - clean_S) for half in kept)) in page
+    costs = Estimate.of(halves_of[1][0] - honest_halves("median-mad", 1)[0])
+    assert f"Where nobody lies, auditions change it by {costs}." in page
+    run = load_run(DOCS / "plus" / "auditions" / "cartpole-n5")
+    curves = run.arms["rule=median-mad,attack=collude,attackers=2"].values()
+    early = [until(30_000, curve).returns_NE[:3].mean(axis=0).max() for curve in curves]
+    assert len(early) == 5
+    told = (
+        f"{sum(most < 10 for most in early)} of 5 seeds have less than 10 until 30,000 env steps."
+    )
+    assert told in page
 
 
 FALLING = DOCS / "plus" / "falling"
