@@ -123,7 +123,7 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
     draws = draws_of_round(grid._arms, seeds_FB, grid.env_steps)
     for number in range(server.horizon_steps):
         at_random = draws.actions[number], draws.random_probability
-        given = episodes, jnp.asarray(running), weights, number, at_random
+        given = episodes, jnp.asarray(running), weights, None, number, at_random  # no auditions
         step = _server_step(server, learners, numbers, grid._arms, *given)
         broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
