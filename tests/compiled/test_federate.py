@@ -245,7 +245,7 @@ def test_each_number_of_an_arm_changes_its_own_lane_only(plain: Compiled) -> Non
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("rule", ["mean-std", "bellman-weighted"])
 def test_both_engines_hear_the_same_agents(rule: str, silent: bool) -> None:
-    """Who is heard changes in the round; the agent that is silent had earned most."""
+    """At first agents 1 and 3 are heard; the agent that is silent had earned most."""
     arms = [arm | {"auditions": 1} for arm in ARMS]
     of_round: dict[str, Any] = {"rule": rule, "configs": BY_SGD, "earnings": [0.002, 0.001, 0.003]}
     found = Compiled(arms, silent=[(0, 2)] if silent else (), **of_round)

@@ -74,7 +74,7 @@ def wrong_for(settings: ExperimentSettings) -> str | None:
         )
     return (
         wrong_names(settings.agent_names)
-        or wrong_trim(federation, heard_of(federation, agents))
+        or wrong_trim(federation, *heard_of(federation, agents))
         or wrong_auditions(federation, agents)
         or wrong_secure(federation, agents)
         or wrong_attack(settings.attack, agents)
@@ -134,9 +134,9 @@ def wrong_auditions(
     )
 
 
-def heard_of(federation: FederationSettings, agents: int) -> int:
-    """Return how many of so many agents the server hears at least."""
-    return agents // 2 + 1 if federation.auditions else agents
+def heard_of(federation: FederationSettings, agents: int, whose: str = "agents") -> tuple[int, str]:
+    """Return how many of so many agents the server hears at least, and what they are called."""
+    return (agents // 2 + 1, f"{whose} that are heard") if federation.auditions else (agents, whose)
 
 
 def wrong_secure(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:

@@ -29,8 +29,8 @@ class ServedSettings(TaskSettings):
 def read_served_settings(text: str, overrides: Overrides = ()) -> ServedSettings:
     settings = parse(text, overrides, ServedSettings)
     service = settings.service
-    heard = heard_of(settings.federation, service.quorum)
-    if wrong := wrong_trim(settings.federation, heard, "answers (service.quorum)"):
+    heard = heard_of(settings.federation, service.quorum, "answers (service.quorum)")
+    if wrong := wrong_trim(settings.federation, *heard):
         raise SettingsError(wrong)
     if service.quorum > service.start_with:
         raise SettingsError(
