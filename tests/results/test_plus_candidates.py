@@ -239,6 +239,7 @@ def of_liars(attackers: int) -> str:
         "hampel": "`hampel`",
         "trimmed,trim=2": "`trimmed` 2",
         AUDITIONED: "`median-mad` with auditions",
+        "sceptical": "`sceptical`",
     }
     lines = [
         f"| {attackers} of 5 | nobody lies | {' | '.join(f'`{name}`' for name in ATTACKS)} |",
@@ -246,7 +247,7 @@ def of_liars(attackers: int) -> str:
     ]
     for rule, name in names.items():
         clean, *kept = (half.mean() for half in honest_halves(rule, attackers))
-        cells = [f"{half:.0f} {half / clean:.0%}" for half in kept]
+        cells = ["-" if np.isnan(half) else f"{half:.0f} {half / clean:.0%}" for half in kept]
         bold = [
             f"**{cell}**" if half < 0.9 * clean else cell
             for cell, half in zip(cells, kept, strict=True)
@@ -256,18 +257,24 @@ def of_liars(attackers: int) -> str:
 
 
 def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
-    """Return the second halves of the honest agents, by seed: clean, then under each attack."""
+    """Return the second halves of the honest agents, by seed: clean, then under each attack.
+
+    An attack that was not run has NaN.
+    """
     folder, rule = ("auditions", "median-mad") if rule == AUDITIONED else ("liars", rule)
-    run = load_run(DOCS / "plus" / folder / "cartpole-n5")
-    arms = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
+    names = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
+    if rule == "sceptical":
+        arms = load_run(DOCS / "plus" / folder / "cartpole-n5-sceptical").arms
+        alone = load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5-sceptical").arms["fedhql"]
+        clean: Arms = {f"rule={rule}": {seed: alone[seed] for seed in range(5)}}
+    else:
+        arms, clean = load_run(DOCS / "plus" / folder / "cartpole-n5").arms, {}
+    honest = slice(5 - attackers)
     return [
         np.array(
-            [
-                of.second_half_mean()[: 5 - attackers].mean()
-                for _, of in sorted(run.arms[arm].items())
-            ]
+            [of.second_half_mean()[honest].mean() for _, of in sorted(by_seed.items())] or [np.nan]
         )
-        for arm in (f"rule={rule}", *arms)
+        for by_seed in ((clean | arms).get(arm, {}) for arm in (f"rule={rule}", *names))
     ]
 
 
@@ -303,6 +310,33 @@ def test_what_is_told_of_liars() -> None:
     assert (
         f"`collude` leaves {collude[0]:.0f} to {collude[-1]:.0f} %, and `sign-flip` "
         f"{flip[0]:.0f} to {flip[-1]:.0f} %." in page
+    )
+
+
+def test_what_is_told_of_liars_among_sceptics() -> None:
+    page = words("robustness.md")
+    (one_clean, _, one, *_), (clean, _, flip, collude, _) = (
+        honest_halves("sceptical", k) for k in (1, 2)
+    )
+    assert (
+        f"One agent that answers minus its values leaves {100 * one.mean() / one_clean.mean():.0f} "
+        f"%, a change of {Estimate.of(one - one_clean)}. Two leave "
+        f"{100 * flip.mean() / clean.mean():.0f} %, and two that `collude` "
+        f"{100 * collude.mean() / clean.mean():.0f} %." in page
+    )
+    (report,) = load_run(DOCS / "plus" / "sceptics" / "cartpole-n5-report").arms.values()
+    on_gpu = [until(200_000, report[seed]).second_half_mean()[:4].mean() for seed in range(5)]
+    assert (
+        f"its four honest agents have {np.mean(on_gpu):.0f}, and one such agent leaves "
+        f"{100 * one.mean() / np.mean(on_gpu):.0f} % of it." in page
+    )
+    shares = 100 * one.mean() / one_clean.mean(), 100 * flip.mean() / clean.mean()
+    taken = f"can take {100 - shares[0]:.0f} % of its mean return, and two {100 - shares[1]:.0f} %."
+    assert taken in page.replace("**", "")
+    assert taken in words("limitations.md")
+    assert (
+        f"leaves {shares[0]:.0f} % of the mean return of CartPole's server, and two leave "
+        f"{shares[1]:.0f} %." in words("plus.md")
     )
 
 
