@@ -42,8 +42,9 @@ CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
 )
 CARRIED_OVER = CARRIED_OVER.replace(
     "[budget]",
-    'broadcast = "all-actions"\naction_gap = 0.5\nreplay_batch = 6\nreplay_capacity = 40\n'
-    "random_actions = 0.3\nrandom_actions_env_steps = 1_000\nauditions = 2\n[budget]",
+    'rule = "sceptical"\npessimism = 1\nbroadcast = "all-actions"\naction_gap = 0.5\n'
+    "replay_batch = 6\nreplay_capacity = 40\nrandom_actions = 0.3\n"
+    "random_actions_env_steps = 1_000\nauditions = 2\n[budget]",
 )
 SECURE = "secure_aggregation = true\nsecure_value_bound = 10\n"
 CART_POLE = """
