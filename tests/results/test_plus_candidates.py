@@ -259,7 +259,7 @@ def of_liars(attackers: int) -> str:
 def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
     """Return the second halves of the honest agents, by seed: clean, then under each attack.
 
-    An attack that was not run has NaN.
+    An attack on sceptics that was not run has NaN.
     """
     folder, rule = ("auditions", "median-mad") if rule == AUDITIONED else ("liars", rule)
     names = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
@@ -269,12 +269,13 @@ def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
         clean: Arms = {f"rule={rule}": {seed: alone[seed] for seed in range(5)}}
     else:
         arms, clean = load_run(DOCS / "plus" / folder / "cartpole-n5").arms, {}
-    honest = slice(5 - attackers)
+    honest, by_arm, wanted = slice(5 - attackers), clean | arms, [f"rule={rule}", *names]
+    assert rule == "sceptical" or set(wanted) <= by_arm.keys()
     return [
         np.array(
             [of.second_half_mean()[honest].mean() for _, of in sorted(by_seed.items())] or [np.nan]
         )
-        for by_seed in ((clean | arms).get(arm, {}) for arm in (f"rule={rule}", *names))
+        for by_seed in (by_arm.get(arm, {}) for arm in wanted)
     ]
 
 
@@ -318,26 +319,35 @@ def test_what_is_told_of_liars_among_sceptics() -> None:
     (one_clean, _, one, *_), (clean, _, flip, collude, _) = (
         honest_halves("sceptical", k) for k in (1, 2)
     )
-    assert (
-        f"One agent that answers minus its values leaves {100 * one.mean() / one_clean.mean():.0f} "
-        f"%, a change of {Estimate.of(one - one_clean)}. Two leave "
-        f"{100 * flip.mean() / clean.mean():.0f} %, and two that `collude` "
-        f"{100 * collude.mean() / clean.mean():.0f} %." in page
-    )
     (report,) = load_run(DOCS / "plus" / "sceptics" / "cartpole-n5-report").arms.values()
-    on_gpu = [until(200_000, report[seed]).second_half_mean()[:4].mean() for seed in range(5)]
-    assert (
-        f"its four honest agents have {np.mean(on_gpu):.0f}, and one such agent leaves "
-        f"{100 * one.mean() / np.mean(on_gpu):.0f} % of it." in page
+    on_gpu = np.array(
+        [until(200_000, report[seed]).second_half_mean()[:4].mean() for seed in range(5)]
     )
-    shares = 100 * one.mean() / one_clean.mean(), 100 * flip.mean() / clean.mean()
-    taken = f"can take {100 - shares[0]:.0f} % of its mean return, and two {100 - shares[1]:.0f} %."
-    assert taken in page.replace("**", "")
-    assert taken in words("limitations.md")
-    assert (
-        f"leaves {shares[0]:.0f} % of the mean return of CartPole's server, and two leave "
-        f"{shares[1]:.0f} %." in words("plus.md")
+    by_one, on_gpu_by_one, by_two, by_collusion = (
+        f"{100 * kept.mean() / of.mean():.0f}"
+        for kept, of in ((one, one_clean), (one, on_gpu), (flip, clean), (collude, clean))
     )
+    assert f"`sign-flip` leaves {by_two} %, and `collude` {by_collusion} %." in page
+    assert (
+        f"One `sign-flip` leaves {by_one} %, a change of {Estimate.of(one - one_clean)}. Here the "
+        "clean run matters: in it every agent has 500 in all five seeds." in page
+    )
+    assert {*one_clean.round(), *clean.round()} == {500}
+    assert (
+        f"the same seeds have {on_gpu.mean():.0f}. Compared with that, one liar leaves "
+        f"{on_gpu_by_one} %, a change of {Estimate.of(one - on_gpu)}, which shows no loss." in page
+    )
+    lost = [100 - int(kept) for kept in (by_two, by_one, on_gpu_by_one)]
+    told = "took {} % of its mean return. One took {} %, or {} % when compared with another clean"
+    assert told.format(*lost) in page
+    told = "two liars took {} % of its mean return, and one {} % ({} % against"
+    assert told.format(*lost) in words("limitations.md")
+    assert (
+        f"leaves {by_one} to {on_gpu_by_one} % of the mean return of CartPole's server, and two "
+        f"leave {by_two} %" in words("plus.md")
+    )
+    cost = [honest_halves(AUDITIONED, k)[0].mean() for k in (1, 2)]
+    assert f"With it agents have {cost[0]:.0f} to {cost[1]:.0f}" in words("plus.md")
 
 
 def test_what_is_told_of_auditions() -> None:

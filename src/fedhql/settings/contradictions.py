@@ -109,7 +109,7 @@ def wrong_attack(attack: AttackSettings, agents: int) -> str | None:
     return None
 
 
-def wrong_trim(federation: FederationSettings, agents: int, whose: str = "agents") -> str | None:
+def wrong_trim(federation: FederationSettings, agents: int, whose: str) -> str | None:
     """Check that the trim cuts at least one agent at each end and leaves at least one."""
     trim, most = federation.trim, (agents - 1) // 2
     if trim is None:
@@ -135,7 +135,7 @@ def wrong_auditions(
 
 
 def heard_of(federation: FederationSettings, agents: int, whose: str = "agents") -> tuple[int, str]:
-    """Return how many of so many agents the server hears at least, and what they are called."""
+    """Return the least number of agents that the server hears, and what messages call them."""
     return (agents // 2 + 1, f"{whose} that are heard") if federation.auditions else (agents, whose)
 
 

@@ -1,0 +1,62 @@
+"""Draw CartPole's `-plus` beside the paper's server and agents alone, from the committed runs.
+
+`python benchmarks/plus_figure.py --out docs/plus/returns.png` makes the picture of docs/plus.md.
+"""
+
+import argparse
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from fedhql.results.load import load_run
+from fedhql.results.statistics import t_band
+from fedhql.results.styles import FEDERATED_STYLES, INDEPENDENT_STYLE, mean_and_band
+from fedhql.storage.arm_names import FEDHQL, INDEPENDENT
+
+DOCS = Path(__file__).parent.parent / "docs"
+RUNS = {  # title: the paper's experiment, the runs of `-plus`
+    "CartPole, 5 agents": ("cartpole-n5", "cartpole-n5-whole"),
+    "CartPole, 10 agents": ("cartpole-n10", "cartpole-n10-report"),
+}
+
+
+def draw(axes: Axes, paper: str, plus: str) -> None:
+    """Draw the mean over agents of each evaluation, with 95 % t-bands over seeds."""
+    base = load_run(DOCS / "reproduction" / "h200" / paper)
+    (of_plus,) = load_run(DOCS / "plus" / "sceptics" / plus).after_rounds.values()
+    lines = {
+        "alone": (base.arms[INDEPENDENT], INDEPENDENT_STYLE),
+        "the paper's server": (base.after_rounds[FEDHQL], FEDERATED_STYLES[0]),
+        "-plus": (of_plus, FEDERATED_STYLES[1]),
+    }
+    end = min(curve.consumed_E[-1] for curve in of_plus.values())
+    for name, (curves_S, (colour, dashes)) in lines.items():
+        seeds = [
+            (of.consumed_E, of.returns_NE.mean(axis=0))
+            for of in filter(None, (curve.until(end) for curve in curves_S.values()))
+        ]
+        x, mean, low, high = mean_and_band(seeds, t_band)
+        axes.plot(x, mean, color=colour, linestyle=dashes, label=f"{name}, {len(seeds)} seeds")
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylim(0, 520)  # no return is above 500, though a t-interval of few seeds is
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(frameon=False, loc="center", fontsize=9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    for axes, (title, (paper, plus)) in zip(figure.subplots(1, 2), RUNS.items(), strict=True):
+        draw(axes, paper, plus)
+        axes.set_title(title)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("env steps per agent, the server's share included", fontsize=10)
+    figure.supylabel("mean return (federated: after rounds)", fontsize=10)
+    figure.savefig(parser.parse_args().out, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
