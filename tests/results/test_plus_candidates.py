@@ -346,6 +346,17 @@ def test_what_is_told_of_liars_among_sceptics() -> None:
         f"leaves {by_one} to {on_gpu_by_one} % of the mean return of CartPole's server, and two "
         f"leave {by_two} %" in words("plus.md")
     )
+    run = load_run(DOCS / "plus" / "auditions" / "cartpole-n5-sceptical")
+    flips, colludes = (f"rule=sceptical,attack={name},attackers=2" for name in ATTACKS[1:3])
+    alone, by_two, by_collusion = (
+        np.mean([run.arms[arm][seed].second_half_mean()[:3].mean() for seed in range(5)])
+        for arm in ("rule=sceptical", flips, colludes)
+    )
+    assert (
+        f"have {alone:.0f} where nobody lies. Against two that `collude` they keep "
+        f"{100 * by_collusion / alone:.0f} %, and against two `sign-flip` "
+        f"{100 * by_two / alone:.0f} %." in page
+    )
     cost = [honest_halves(AUDITIONED, k)[0].mean() for k in (1, 2)]
     assert f"With it agents have {cost[0]:.0f} to {cost[1]:.0f}" in words("plus.md")
 
