@@ -247,7 +247,7 @@ def of_liars(attackers: int) -> str:
     ]
     for rule, name in names.items():
         clean, *kept = (half.mean() for half in honest_halves(rule, attackers))
-        cells = ["-" if np.isnan(half) else f"{half:.0f} {half / clean:.0%}" for half in kept]
+        cells = [f"{half:.0f} {half / clean:.0%}" for half in kept]
         bold = [
             f"**{cell}**" if half < 0.9 * clean else cell
             for cell, half in zip(cells, kept, strict=True)
@@ -257,25 +257,18 @@ def of_liars(attackers: int) -> str:
 
 
 def honest_halves(rule: str, attackers: int) -> list[NDArray[np.float64]]:
-    """Return the second halves of the honest agents, by seed: clean, then under each attack.
-
-    An attack on sceptics that was not run has NaN.
-    """
+    """Return the second halves of the honest agents, by seed: clean, then under each attack."""
     folder, rule = ("auditions", "median-mad") if rule == AUDITIONED else ("liars", rule)
     names = [f"rule={rule},attack={attack},attackers={attackers}" for attack in ATTACKS]
     if rule == "sceptical":
         arms = load_run(DOCS / "plus" / folder / "cartpole-n5-sceptical").arms
-        alone = load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5-sceptical").arms["fedhql"]
-        clean: Arms = {f"rule={rule}": {seed: alone[seed] for seed in range(5)}}
+        clean = load_run(DOCS / "plus" / "leave-one-out" / "cartpole-n5-sceptical").arms["fedhql"]
     else:
-        arms, clean = load_run(DOCS / "plus" / folder / "cartpole-n5").arms, {}
-    honest, by_arm, wanted = slice(5 - attackers), clean | arms, [f"rule={rule}", *names]
-    assert rule == "sceptical" or set(wanted) <= by_arm.keys()
+        arms = load_run(DOCS / "plus" / folder / "cartpole-n5").arms
+        clean = arms[f"rule={rule}"]
     return [
-        np.array(
-            [of.second_half_mean()[honest].mean() for _, of in sorted(by_seed.items())] or [np.nan]
-        )
-        for by_seed in (by_arm.get(arm, {}) for arm in wanted)
+        np.array([of[seed].second_half_mean()[: 5 - attackers].mean() for seed in range(5)])
+        for of in (clean, *(arms[name] for name in names))
     ]
 
 
@@ -316,9 +309,10 @@ def test_what_is_told_of_liars() -> None:
 
 def test_what_is_told_of_liars_among_sceptics() -> None:
     page = words("robustness.md")
-    (one_clean, _, one, *_), (clean, _, flip, collude, _) = (
+    (one_clean, _, one, *_), (clean, huge, flip, collude, stealthy) = (
         honest_halves("sceptical", k) for k in (1, 2)
     )
+    assert Estimate.of(stealthy - clean).high > 0
     (report,) = load_run(DOCS / "plus" / "sceptics" / "cartpole-n5-report").arms.values()
     on_gpu = np.array(
         [until(200_000, report[seed]).second_half_mean()[:4].mean() for seed in range(5)]
@@ -327,7 +321,10 @@ def test_what_is_told_of_liars_among_sceptics() -> None:
         f"{100 * kept.mean() / of.mean():.0f}"
         for kept, of in ((one, one_clean), (one, on_gpu), (flip, clean), (collude, clean))
     )
-    assert f"`sign-flip` leaves {by_two} %, and `collude` {by_collusion} %." in page
+    assert (
+        f"`sign-flip` leaves {by_two} %, `collude` {by_collusion} % and `huge` "
+        f"{100 * huge.mean() / clean.mean():.0f} %." in page
+    )
     assert (
         f"One `sign-flip` leaves {by_one} %, a change of {Estimate.of(one - one_clean)}. Here the "
         "clean run matters: in it every agent has 500 in all five seeds." in page
@@ -356,6 +353,14 @@ def test_what_is_told_of_liars_among_sceptics() -> None:
         f"have {alone:.0f} where nobody lies. Against two that `collude` they keep "
         f"{100 * by_collusion / alone:.0f} %, and against two `sign-flip` "
         f"{100 * by_two / alone:.0f} %." in page
+    )
+    four, flipped = (
+        np.array([run.arms[arm][seed].second_half_mean()[:4].mean() for seed in range(5)])
+        for arm in ("rule=sceptical", flips.replace("attackers=2", "attackers=1"))
+    )
+    assert (
+        f"One `sign-flip` leaves {100 * flipped.mean() / four.mean():.0f} % of the four agents' "
+        f"{four.mean():.0f}, a change of {Estimate.of(flipped - four)}, and" in page
     )
     cost = [honest_halves(AUDITIONED, k)[0].mean() for k in (1, 2)]
     assert f"With it agents have {cost[0]:.0f} to {cost[1]:.0f}" in words("plus.md")

@@ -84,7 +84,7 @@ def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
     page = (DOCS / "reproduction.md").read_text()
     told = page.partition("## Which reading")[0] + page.partition("## What was run")[2]
     # Other tests have these.
-    told = re.sub(r"^- N=\d+ at .+ now[;.]$", "", told, flags=re.M)
+    told = re.sub(r"^- N=\d+ at .+ in the last[;.]$", "", told, flags=re.M)
     told = re.sub(r"^A star is at differences.+?^## ", "", told, flags=re.M | re.S)
     number = r"-?[\d.]+(?:e\+\d+)?"
     intervals = re.findall(rf"{number} \[{number}, {number}\]", told)
@@ -94,27 +94,25 @@ def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
     assert [each for each in intervals if each not in reports and each not in elsewhere] == []
 
 
-def gain_of(experiment: str, arm: str, of: Callable[[Curve], Any]) -> Estimate:
-    """Return the gain over agents alone in the whole run."""
+ARMS = {0: "exploration=0", 1: "fedhql"} | {n: f"exploration={n}" for n in (3, 5, 10)}
+
+
+def gains(experiment: str, of: Callable[[Curve], Any]) -> dict[int, Estimate]:
+    """Return λ -> the gain over agents alone in the whole run."""
     (run,) = load_runs(HOME / "h200" / experiment)
-    alone, federated = run.arms["independent"], run.arms[arm]
-    return Estimate.of([(of(federated[seed]) - of(alone[seed])).mean() for seed in federated])
+    alone = run.arms["independent"]
+    return {
+        n: Estimate.of([(of(run.arms[arm][seed]) - of(alone[seed])).mean() for seed in alone])
+        for n, arm in ARMS.items()
+    }
 
 
 def test_the_arms_that_are_told_of_whole_runs() -> None:
     told = " ".join((DOCS / "reproduction.md").read_text().split())
-    arms = {0: "exploration=0", 1: "fedhql"} | {n: f"exploration={n}" for n in (3, 5, 10)}
-    best = {n: gain_of("lunarlander-n5", arm, Curve.max_mean) for n, arm in arms.items()}
+    best = gains("lunarlander-n5", Curve.max_mean)
     assert [n for n, gain in best.items() if gain.low > 0] == [10]
     assert f"from alone: {best[1]}. Only λ = 10 is above, by {best[10]}." in told
-    ten = {n: gain_of("lunarlander-n10", arm, Curve.max_mean) for n, arm in arms.items()}
-    assert all(gain.high < 0 for gain in ten.values())
-    lost = Estimate(-ten[1].mean, -ten[1].high, -ten[1].low, ten[1].seeds)
-    assert f"every λ is below alone: λ = 1 by {lost}, and λ = 10 has {ten[10]}." in told
-    recent = {n: gain_of("lunarlander-n10", arm, Curve.recent_mean) for n, arm in arms.items()}
-    assert [n for n, gain in recent.items() if gain.high < 0] == [0, 1, 3]
-    assert "and λ = 0, 1 and 3 are below that. Of ten agents alone" in told
-    recent = {n: gain_of("cartpole-n10", arm, Curve.recent_mean) for n, arm in arms.items()}
+    recent = gains("cartpole-n10", Curve.recent_mean)
     below = [n for n, gain in recent.items() if gain.high < 0]
     assert below == [0, 3, 5, 10]
     ends = sorted(-recent[n].mean for n in below)
@@ -122,9 +120,36 @@ def test_the_arms_that_are_told_of_whole_runs() -> None:
     (run,) = load_runs(HOME / "h200" / "cartpole-n10")
     ninth = [
         float(np.mean([curve.max_mean()[8] for curve in run.arms[arm].values()]))
-        for arm in ("independent", arms[0], arms[1], arms[3])
+        for arm in ("independent", ARMS[0], ARMS[1], ARMS[3])
     ]
     assert "alone ({:.0f}) with λ = 0, 1 and 3: {:.0f}, {:.0f} and {:.0f}.".format(*ninth) in told
+
+
+def test_what_is_told_of_ten_agents_on_lunarlander() -> None:
+    told = " ".join(sections((DOCS / "reproduction.md").read_text())["LunarLander, N=10"].split())
+    early = gains("lunarlander-n10", lambda curve: curve.best[:, 19])
+    assert [n for n, gain in early.items() if gain.low > 0] == [0, 1, 3, 10]
+    assert f"λ = 0, 1, 3 and 10 are above alone, λ = 1 by {early[1]}." in told
+    best = gains("lunarlander-n10", Curve.max_mean)
+    assert all(gain.high < 0 for gain in best.values())
+    assert f"every λ is below alone: λ = 1 has {best[1]}, and λ = 10 has {best[10]}." in told
+    recent = gains("lunarlander-n10", Curve.recent_mean)
+    assert [n for n, gain in recent.items() if gain.high < 0] == [0, 1, 3]
+    assert "and λ = 0, 1 and 3 are below that." in told
+    (run,) = load_runs(HOME / "h200" / "lunarlander-n10")
+    best_N, *federated_AN = (
+        np.mean([curve.max_mean() for curve in run.arms[arm].values()], axis=0)
+        for arm in ("independent", *ARMS.values())
+    )
+    second_A = [best_N[1] for best_N in federated_AN]
+    assert best_N[1] < 0
+    assert f"and has {min(second_A):.0f} to {max(second_A):.0f} with every λ." in told
+    higher = 1 + np.flatnonzero(best_N > np.max(federated_AN, axis=0))
+    assert higher.tolist() == [1, 3, 4, 6, 7, 8, 9]
+    assert "Agents 1, 3, 4, 6, 7, 8 and 9 have higher maxima alone." in told
+    alone_N = np.mean([of.recent_mean() for of in run.arms["independent"].values()], axis=0)
+    assert (1 + np.flatnonzero(alone_N > 0)).tolist() == [1, 3, 6]
+    assert "Of ten agents alone, only Agent1, Agent3 and Agent6 end above 0." in told
 
 
 def of_25_seeds() -> dict[str, str]:
@@ -421,29 +446,43 @@ def test_what_is_told_of_runs_with_the_same_seeds() -> None:
             of_arm = runs.setdefault((row["run"], row["arm"]), [])
             assert int(row["seed"]) == len(of_arm)
             of_arm.append(float(row["max_mean_return"]))
-    lower = [
-        np.mean(runs["now", arm]) < np.mean(returns_S)
-        for runs in found.values()
-        for (run, arm), returns_S in runs.items()
-        if run == "before" and arm != "independent"
-    ]
-    assert len(lower) == 10
-    assert f"Of the ten federated arms, {sum(lower)} have a lower mean now than before" in told
-    names = {"before": "before", "second": "in the second run", "now": "now"}
+    n5, n10, n10_later = (
+        ("lunarlander-n5", 309),
+        ("lunarlander-n10", 77),
+        ("lunarlander-n10", 389),
+    )
+    assert {*found} == {n5, n10, n10_later}
+    assert len(re.findall(r"- N=\d+ at \d+ %:", told)) == len(found)
     for (name, count), runs in found.items():
-        alone = {run: np.array(runs[run, "independent"]) for run, _ in runs}
-        gains: dict[str, dict[str, Estimate]] = {arm: {} for _, arm in runs}
-        for (run, arm), returns_S in runs.items():
-            gains[arm][run] = Estimate.of(np.array(returns_S) - alone[run])
-        of_one = [f"{gain} {names[run]}" for run, gain in gains["fedhql"].items()]
+        gains = {
+            run: Estimate.of(np.array(of_arm) - runs[run, "independent"])
+            for (run, arm), of_arm in runs.items()
+            if arm == "fedhql"
+        }
+        of_runs = [
+            f"{gain} in the {run}{' run' * (i == 0)}" for i, (run, gain) in enumerate(gains.items())
+        ]
         share = f"{name[-2:].strip('-n')} at {count / 4:.0f} %"
-        assert f"- N={share}: {', '.join(of_one)}" in told
-        if "second" in alone and count > 300:
-            lost = [gain for arm in gains if arm != "independent" for gain in gains[arm].values()]
-            assert (len(lost), max(gain.high for gain in lost) < 0) == (10, True)
-            assert "At 97 % every λ of N=10 is below alone in both runs." in told
-        (run_now,) = load_runs(HOME / "h200" / name)
-        for arm, seeds in run_now.arms.items():
+        assert f"- N={share}: {', '.join(of_runs)}" in told
+        (last,) = load_runs(HOME / "h200" / name)
+        for arm, seeds in last.arms.items():
             for seed, curve in seeds.items():
                 best_N = curve.returns_NE[:, :count].max(axis=1)
-                assert runs["now", arm][seed] == pytest.approx(best_N.mean(), rel=1e-4)
+                assert runs["last", arm][seed] == pytest.approx(best_N.mean(), rel=1e-4)
+    runs = found[n10_later]
+    gains_of_all = [
+        Estimate.of(np.array(runs[run, arm]) - runs[run, "independent"])
+        for run in ("second", "last")
+        for arm in ARMS.values()
+    ]
+    assert all(gain.high < 0 for gain in gains_of_all)
+    assert "At 97 % every λ of N=10 is below alone in both runs." in told
+
+    def lower(key: tuple[str, int], than: str) -> int:
+        """Return how many federated arms have a lower mean in the last run."""
+        runs = found[key]
+        return sum(np.mean(runs["last", arm]) < np.mean(runs[than, arm]) for arm in ARMS.values())
+
+    assert f"{lower(n5, 'first') + lower(n10, 'first')} of ten federated arms have a lower" in told
+    assert [lower(key, "second") for key in (n10, n10_later)] == [1, 1]
+    assert "But of N=10's five, 4 have a higher one than in the second, both at 19 % and" in told
