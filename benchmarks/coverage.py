@@ -4,7 +4,8 @@
 
 Each sample stands for S seeds of one arm or of paired differences. "five agents" and "one agent"
 are bounded at CartPole's 500 and skewed, as max mean returns are: an agent is at 500 with
-probability 0.6, else anywhere below; an arm's score is the mean of five agents.
+probability 0.6, else anywhere below; an arm's score is the mean of five agents. Samples without a
+t-interval, of too few equal values, do not count for it.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhql.results.statistics import bootstrap_band, t_band
+from fedhql.results.statistics import bootstrap_band, t_interval
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -45,6 +46,13 @@ def samples(name: str, seeds: int, trials: int, rng: np.random.Generator) -> tup
     return draw(rng, (seeds, trials)), mean
 
 
+def t_intervals(values_ST: Floats, level: float) -> tuple[Floats, Floats]:
+    """Return the ends of the intervals that there are, of T samples."""
+    ends = np.array([t_interval(values_S, level) for values_S in values_ST.T])
+    low, high = ends[np.isfinite(ends[:, 0])].T
+    return low, high
+
+
 def covered(low: Floats, high: Floats, mean: float) -> float:
     return float(np.mean((low <= mean) & (mean <= high)))
 
@@ -62,7 +70,7 @@ def main() -> None:
                 f"{covered(low, high, mean):.1%}"
                 for level in (0.95, 0.8)
                 for low, high in (
-                    t_band(values, level),
+                    t_intervals(values, level),
                     bootstrap_band(values, rng, level=level, resamples=1_000),
                 )
             ]

@@ -34,16 +34,23 @@ def test_reports_are_rebuilt_from_the_curves(hardware: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("every",), ("lander",), ("lander-60",), ("nearest", "lander")],
-    ids=lambda names: names[0],
+    ("name", "sources"),
+    [
+        ("every", ["every"]),
+        ("lander", ["lander"]),
+        ("lander-60", ["lander-60"]),
+        ("nearest", ["nearest", "lander"]),
+        ("every-and-lander", ["every", "lander"]),
+    ],
 )
-def test_readings_are_rebuilt_from_their_answers(names: tuple[str, ...], tmp_path: Path) -> None:
-    """As `fedhql report docs/reproduction/NAME-readings.csv ...` writes them."""
-    files = [HOME / f"{name}-readings.csv" for name in names]
+def test_readings_are_rebuilt_from_their_answers(
+    name: str, sources: list[str], tmp_path: Path
+) -> None:
+    """As `fedhql report docs/reproduction/SOURCE-readings.csv ...` writes them."""
+    files = [HOME / f"{source}-readings.csv" for source in sources]
     rng, kept = np.random.default_rng(0), read_readings(*files)
-    _, page, again = write_report([], tmp_path / names[0], rng, level=LEVEL, kept=kept)
-    assert page.read_text() == (HOME / f"{names[0]}.md").read_text()
+    _, page, again = write_report([], tmp_path / name, rng, level=LEVEL, kept=kept)
+    assert page.read_text() == (HOME / f"{name}.md").read_text()
     lines = {line for file in files for line in file.read_text().splitlines()}
     assert {*again.read_text().splitlines()} == lines
 
@@ -62,7 +69,7 @@ def test_what_is_told_of_readings_is_what_they_answer() -> None:
     intervals = re.findall(r"-?\d+ \[-?\d+, -?\d+\]", told)
     assert len(intervals) > 10
     assert [each for each in intervals if each not in known] == []
-    tables = "".join((HOME / f"{name}.md").read_text() for name in names)
+    tables = "".join((HOME / f"{name}.md").read_text() for name in (*names, "every-and-lander"))
     distances = re.findall(r"\b0\.\d{3}\b", told)
     assert len(distances) > 10
     elsewhere = {"0.001", "0.005", "0.011"}  # other tests have these
@@ -82,7 +89,7 @@ def test_the_backbones_are_compared_from_the_curves() -> None:
 
 def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
     page = (DOCS / "reproduction.md").read_text()
-    told = page.partition("## Which reading")[0] + page.partition("## What was run")[2]
+    told = page.partition("## Which reading")[0] + page.partition("## Seeds that no choice")[2]
     # Other tests have these.
     told = re.sub(r"^- N=\d+ at .+ in the last[;.]$", "", told, flags=re.M)
     told = re.sub(r"^A star is at differences.+?^## ", "", told, flags=re.M | re.S)
@@ -123,6 +130,36 @@ def test_the_arms_that_are_told_of_whole_runs() -> None:
         for arm in ("independent", ARMS[0], ARMS[1], ARMS[3])
     ]
     assert "alone ({:.0f}) with λ = 0, 1 and 3: {:.0f}, {:.0f} and {:.0f}.".format(*ninth) in told
+
+
+def test_the_gain_that_the_readme_tells() -> None:
+    """At 10 % of the budget, where the README's own run ends."""
+    gain = gains("cartpole-n5", lambda curve: curve.best[:, 39])[1]
+    readme = " ".join((DOCS.parent / "README.md").read_text().split())
+    assert f"With 15 seeds the gain at this point is {gain}" in readme
+    assert gain.seeds == 15
+
+
+def test_what_is_told_of_agent5_on_unseen_seeds() -> None:
+    (run,) = load_runs(HOME / "held-out")
+    alone, federated = (
+        np.mean([curve.max_mean()[4] for curve in run.arms[arm].values()])
+        for arm in ("independent", "fedhql")
+    )
+    told = sections((DOCS / "reproduction.md").read_text())["Seeds that no choice has seen"]
+    assert f"has {alone:.0f} alone and {federated:.0f} in the federation" in " ".join(told.split())
+
+
+def test_how_the_best_of_five_end_on_lunarlander() -> None:
+    told = " ".join(sections((DOCS / "reproduction.md").read_text())["LunarLander, N=5"].split())
+    (run,) = load_runs(HOME / "h200" / "lunarlander-n5")
+    alone, federated = (
+        "{:.0f}, {:.0f} and {:.0f}".format(
+            *np.mean([curve.recent_mean()[:3] for curve in run.arms[arm].values()], axis=0)
+        )
+        for arm in ("independent", "fedhql")
+    )
+    assert f"they fall from {alone} to {federated} with λ = 1." in told
 
 
 def test_what_is_told_of_ten_agents_on_lunarlander() -> None:
@@ -310,6 +347,20 @@ def test_what_is_told_of_readings_on_lunarlander() -> None:
     gains = [str(Estimate.of(values_S)) for values_S in answer.quantities.values()]
     assert [*answer.quantities] == [f"λ = {each} minus alone" for each in (0, 1, 3)]
     assert "λ = 0, 1 and 3 are above alone by {}, {} and {};".format(*gains) in told
+
+
+def test_what_is_told_of_readings_on_both_tasks() -> None:
+    told = " ".join((DOCS / "reproduction.md").read_text().split())
+    row = r"^\| (\S+?)(?:, after rounds)? \| (0\.\d+) \| (\d+)% \|"
+    table = re.findall(row, (HOME / "every-and-lander.md").read_text(), re.M)
+    (first, distance, share), (_, next_distance, _), *_ = table
+    assert first == "sgd-policy-constant-adam"
+    assert (
+        f"and step 3 together have {len(table)} cases on CartPole N=5 and LunarLander N=5 "
+        "([tables](reproduction/every-and-lander.md)). Of these, the presets' reading after "
+        f"rounds is the nearest ({distance}) in {share} % of draws, and the next has "
+        f"{next_distance}." in told
+    )
 
 
 def test_ablations_are_rebuilt_from_the_curves() -> None:

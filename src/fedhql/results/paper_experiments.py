@@ -67,3 +67,9 @@ CARTPOLE_5 = Experiment("CartPole N=5", "CartPole-v1", 2_000_000, 500, FIVE)
 CARTPOLE_10 = Experiment("CartPole N=10", "CartPole-v1", 2_000_000, 500, TEN)
 LUNARLANDER_5 = Experiment("LunarLander N=5", "LunarLander-v3", 4_000_000, 300, FIVE)
 LUNARLANDER_10 = Experiment("LunarLander N=10", "LunarLander-v3", 4_000_000, 300, TEN)
+PAPER = (CARTPOLE_5, CARTPOLE_10, LUNARLANDER_5, LUNARLANDER_10)
+
+
+def share_of_papers_budget(run: Run) -> float | None:
+    """Return the run's budget in units of the paper's; None if the paper has no such experiment."""
+    return next((run.budget / each.budget for each in PAPER if each.is_of(run)), None)

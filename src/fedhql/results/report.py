@@ -18,6 +18,7 @@ from fedhql.results.curves import Run
 from fedhql.results.measures_table import measures_table, policies_table
 from fedhql.results.notes import notes
 from fedhql.results.panels import Panel, gains_panel, run_panels
+from fedhql.results.paper_experiments import share_of_papers_budget
 from fedhql.results.reading_answers import Answers, answers_of_readings, readings_csv
 from fedhql.results.readings import by_reading, nearest_first, readings_tables
 from fedhql.results.scores_table import scores_table
@@ -160,8 +161,10 @@ def _facts(run: Run) -> str:
     seconds = manifest.get("wall_seconds")  # 0 until the run ends
     hours = f"{seconds / 3600:.2f} h on " if seconds else ""
     machine = f", {manifest['platform']}" if "platform" in manifest else ""  # not in an archive
+    share = share_of_papers_budget(run)
+    part = f", {100 * share:.3g}% of the paper's" if share and share != 1 else ""
     return (
-        f"Budget {run.budget:,} env steps per agent; "
+        f"Budget {run.budget:,} env steps per agent{part}; "
         f"seeds {', '.join(map(str, manifest['seeds']))}; engine "
         f"{manifest.get('engine', 'messages')}; {hours}{manifest.get('cores')} cores"
         f"{machine}; Python {manifest.get('python')}, {versions}."
