@@ -48,7 +48,6 @@ def build(preset: dict[str, Any], seeds: int, replay: int, pad: bool | None) -> 
         rule_numbers={"exploration": lambdas},
         learning_rate=jnp.full(F, federation["learning_rate"]),
         pessimism=jnp.zeros(F),
-        action_gap=jnp.zeros(F),
         auditions=jnp.zeros(F, dtype=int),
         random_actions=jnp.zeros(F),
         random_actions_env_steps=jnp.zeros(F, dtype=int),

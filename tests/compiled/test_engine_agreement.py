@@ -107,7 +107,6 @@ PAST_THE_PAPER = read_settings(
         "federation.broadcast=all-actions",
         "federation.learning_rate=1",
         "federation.pessimism=0.5",
-        "federation.action_gap=0.5",
     ],
 )
 
@@ -203,8 +202,6 @@ CARRIED = read_settings(  # as in the -plus presets
     [
         "federation.server_environments=carry-over",
         "federation.horizon_steps=5",
-        # Its rounding grows to 1.4e-5 in three rounds; it is compared step by step above.
-        "federation.action_gap=0",
     ],
 )
 

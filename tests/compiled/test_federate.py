@@ -52,7 +52,6 @@ ARM: Arm = {
     "trim": 1,
     "learning_rate": 0.5,
     "pessimism": 0.0,
-    "action_gap": 0.0,
     "auditions": 0,
     "random_actions": 0.0,
     "random_actions_env_steps": 0,
@@ -163,7 +162,6 @@ class Messages:
             horizon_steps=int(arm["horizon_steps"]),
             learning_rate=arm["learning_rate"],
             pessimism=arm["pessimism"],
-            action_gap=arm["action_gap"],
             auditions=int(arm["auditions"]),
             random_actions=arm["random_actions"],
             random_actions_env_steps=int(arm["random_actions_env_steps"]),
@@ -311,9 +309,7 @@ def test_every_rule_and_broadcast_equals_the_message_engines(rule: str, all_acti
     """Numbers differ between lanes, and one lane has an agent that answers NaN."""
     arms: list[Arm] = [
         ARM,
-        ARM
-        | {"exploration": 30.0, "bound": 2.0, "confidence": 400.0, "trim": 0.4}
-        | {"action_gap": 0.5 * all_actions},
+        ARM | {"exploration": 30.0, "bound": 2.0, "confidence": 400.0, "trim": 0.4},
         ARM | {"learning_rate": 0.1, "horizon_steps": 5, "query_batch": 2, "bound": 3.0},
     ]
     compiled = Compiled(arms, rule=rule, all_actions=all_actions, silent=[(2, 0)], configs=BY_SGD)

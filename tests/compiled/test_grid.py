@@ -48,7 +48,6 @@ ARMS = ArmNumbers(
     rule_numbers={"exploration": jnp.array([1.0, 1.0])},
     learning_rate=jnp.array([0.5, 0.5]),
     pessimism=jnp.zeros(2),
-    action_gap=jnp.zeros(2),
     auditions=jnp.zeros(2, dtype=int),
     random_actions=jnp.zeros(2),
     random_actions_env_steps=jnp.zeros(2, dtype=int),

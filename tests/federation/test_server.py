@@ -92,7 +92,6 @@ def server(
     rule: Rule | None = None,
     all_actions: bool = False,
     pessimism: float = 0.0,
-    action_gap: float = 0.0,
     random_actions: float = 0.0,
     random_actions_env_steps: int | None = None,
     auditions: int = 0,
@@ -107,7 +106,6 @@ def server(
         discount=DISCOUNT,
         all_actions=all_actions,
         pessimism=pessimism,
-        action_gap=action_gap,
         random_actions=random_actions,
         random_actions_env_steps=random_actions_env_steps,
         auditions=auditions,
@@ -246,21 +244,6 @@ def test_a_pessimistic_server_takes_the_next_values_less_their_spread() -> None:
     # With more, the other action has the larger bound: 5.5 - 3.5 · 5.5, not 22 - 3.5 · 11.
     server(agents, Counting({}), horizon=1, pessimism=3.5).federate(PLENTY, [10])
     assert agents[0].improvements[-1][2] == pytest.approx([20 + 0.5 * (0.9 * -13.75 - 20)])
-
-
-def test_an_action_gap_lowers_what_is_neither_chosen_nor_the_best() -> None:
-    # Mean slopes 2, 1.75 and 1, deviations 1, 1.75 and 0: the best action is 0.
-    agents = [Linear([1, 0, 1]), Linear([3, 3.5, 1])]
-    for gap, targets in ((0.0, [20, 17.5, 10]), (0.5, [20, 15, 10]), (1.5, [20, 5, 5])):
-        federation = server(agents, Counting({}), 0.0, 1, None, True, action_gap=gap, A=3)
-        federation.federate(PLENTY, [10])
-        chosen = 20 + 0.5 * (0.9 * 22 - 20)  # action 0; the future has no gap
-        assert agents[0].improvements[-1][2] == pytest.approx([chosen, *targets[1:]])
-    # With λ = 9 action 1 is chosen, whose reward is 1. The best action keeps its centre.
-    federation = server(agents, Counting({}), 9.0, 1, None, True, action_gap=1.5, A=3)
-    federation.federate(PLENTY, [10])
-    chosen = 17.5 + 0.5 * (1 + 0.9 * 22 - 17.5)
-    assert agents[0].improvements[-1][2] == pytest.approx([20, chosen, 5])
 
 
 def test_exploration_prefers_disagreement_and_ties_go_to_the_lowest_action() -> None:

@@ -42,7 +42,7 @@ CARRIED_OVER = FROZEN_LAKE.format(server_environments="carry-over").replace(
 )
 CARRIED_OVER = CARRIED_OVER.replace(
     "[budget]",
-    'rule = "sceptical"\npessimism = 1\nbroadcast = "all-actions"\naction_gap = 0.5\n'
+    'rule = "sceptical"\npessimism = 1\nbroadcast = "all-actions"\n'
     "replay_batch = 6\nreplay_capacity = 40\nrandom_actions = 0.3\n"
     "random_actions_env_steps = 1_000\nauditions = 2\n[budget]",
 )

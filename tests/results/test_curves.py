@@ -216,8 +216,6 @@ def test_what_is_not_the_papers_says_so_and_has_no_lambda_of_the_papers() -> Non
     run = run_of(NAMED, settings_=past)
     assert run.label("fedhql") == "FedHQL, λ = 1, all-actions"
     assert run.exploration("exploration=3") is None
-    past["federation"]["action_gap"] = 0.5
-    assert run_of(NAMED, settings_=past).label("fedhql") == "FedHQL, λ = 1, all-actions, ν = 0.5"
 
 
 def test_a_server_that_explores_or_remembers_is_not_the_papers() -> None:

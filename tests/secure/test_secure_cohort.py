@@ -100,6 +100,7 @@ def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
     [
         (TABULAR.format(budget=2_000), 10, ()),
         (TABULAR.format(budget=2_000), 10, ("federation.broadcast=all-actions",)),
+        (TABULAR.format(budget=2_000), 10, ("federation.pessimism=0.5",)),
         (
             TABULAR.format(budget=2_000),
             10,
@@ -112,7 +113,7 @@ def records(home: Path, text: str, overrides: Sequence[str]) -> tuple[str, Any]:
         ),
         (CART_POLE, 1e6, ()),
     ],
-    ids=["mean-std", "all actions", "carry-over", "bernstein", "dqn"],
+    ids=["mean-std", "all actions", "pessimism", "carry-over", "bernstein", "dqn"],
 )
 def test_evaluations_are_the_same_as_without_secure_aggregation(
     text: str,

@@ -70,7 +70,6 @@ def test_settings_with_defaults_read_back_as_the_same_settings() -> None:
         ("federation.trim=0", r"federation.trim: 0 is wrong; allowed: a number > 0"),
         ("federation.rule=trimmed", r"federation.rule = 'trimmed' needs federation.trim > 0"),
         ("federation.bound=1", r"federation.bound is for rule = 'bernstein'"),
-        ("federation.action_gap=1", r"is for federation.broadcast = 'all-actions', not 'chosen'"),
         ("federation.rule=bernstein", r"needs federation.bound"),
         ("environment.discount=1.5", r"environment.discount: 1.5 is wrong; .* > 0 and <= 1"),
         (

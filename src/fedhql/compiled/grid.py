@@ -88,7 +88,6 @@ class Grid:
             carry_over=bool(arms.carry_over.any()),
             all_actions=all_actions,
             pessimistic=bool(arms.pessimism.any()),
-            widens_gaps=bool(arms.action_gap.any()),
             exploring=bool(arms.random_actions.any()),
             attacked=any(attackers > 0 for attackers in arms.attackers.tolist()),
         )

@@ -25,7 +25,6 @@ class ArmNumbers(NamedTuple):
     rule_numbers: Mapping[str, Array]  # setting -> numbers, for all rules in use
     learning_rate: Array  # α_s
     pessimism: Array  # μ
-    action_gap: Array  # ν
     auditions: Array  # the environments in which each agent acts alone
     random_actions: Array  # their probability before the first env step
     random_actions_env_steps: Array  # over which it falls to 0; 0: it is constant

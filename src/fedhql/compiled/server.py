@@ -46,7 +46,6 @@ class Server:
     carry_over: bool = False  # whether some lane does
     all_actions: bool = False  # whether every action gets a target, or only the chosen one
     pessimistic: bool = False  # whether some lane is
-    widens_gaps: bool = False  # whether some lane does
     exploring: bool = False  # whether some lane takes random actions
     attacked: bool = False  # whether some lane has attackers
 
@@ -301,7 +300,6 @@ class Server:
             learning_rate=arm.learning_rate,
             discount=self.discount,
             all_actions=self.all_actions,
-            action_gap=arm.action_gap if self.widens_gaps else 0.0,
         )
 
     def _answers(

@@ -104,7 +104,6 @@ def build_server(
         carry_over=federation.carry_over,
         all_actions=federation.all_actions,
         pessimism=federation.pessimism,
-        action_gap=federation.action_gap,
         random_actions=federation.random_actions,
         random_actions_env_steps=federation.random_actions_env_steps,
         auditions=federation.auditions,

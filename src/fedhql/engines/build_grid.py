@@ -67,7 +67,6 @@ def _arm_numbers(federated: Sequence[ExperimentSettings], rules: Sequence[str]) 
         rule_numbers={key: numbers(key) for key in keys},
         learning_rate=numbers("learning_rate"),
         pessimism=numbers("pessimism"),
-        action_gap=numbers("action_gap"),
         auditions=numbers("auditions", "i"),
         random_actions=numbers("random_actions"),
         random_actions_env_steps=numbers("random_actions_env_steps"),

@@ -82,7 +82,6 @@ class FederationServer:
         carry_over: bool = False,
         all_actions: bool = False,
         pessimism: float = 0.0,
-        action_gap: float = 0.0,
         random_actions: float = 0.0,
         random_actions_env_steps: int | None = None,
         auditions: int = 0,
@@ -106,7 +105,6 @@ class FederationServer:
         self._carry_over = carry_over
         self._all_actions = all_actions
         self._pessimism = pessimism
-        self._action_gap = action_gap
         self._random_actions = random_actions
         self._random_actions_env_steps = random_actions_env_steps or 0  # 0: it is constant
         self._auditions = auditions
@@ -209,7 +207,6 @@ class FederationServer:
             learning_rate=self._learning_rate,
             discount=self._discount,
             all_actions=self._all_actions,
-            action_gap=self._action_gap,
         )
         if self._all_actions:
             self._cohort.improve(*broadcast_rows(learned.states, step.targets))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhql.federation.pooling import bellman_weights
 from fedhql.federation.reading import Reading, at_actions
-from fedhql.federation.td import all_action_targets, fed_td, td_error, with_action_gap
+from fedhql.federation.td import all_action_targets, fed_td, td_error
 
 Array = Any  # a NumPy or JAX array
 # A prime length, so that any stride visits every entry.
@@ -71,12 +71,11 @@ def step_targets(
     learning_rate: Any,
     discount: float,
     all_actions: bool,
-    action_gap: Any,
 ) -> StepTargets:
     """Form the FedTD targets of one step.
 
     `next_values_BA` is the centre at the next states, or a lower bound of a pessimistic server;
-    rows that terminated may hold anything. `action_gap` is ν, for targets of all actions.
+    rows that terminated may hold anything.
     """
     q_selected_B, spread_B = now.chosen(actions)
     transitions = q_selected_B, rewards, next_values_BA, terminated
@@ -85,8 +84,7 @@ def step_targets(
     xp = exact_B.__array_namespace__()
     targets = exact_B.astype(xp.float32)
     if all_actions:
-        others = with_action_gap(now.centre(), now.lower_bound(action_gap))
-        targets = all_action_targets(others, actions, targets).astype(xp.float32)
+        targets = all_action_targets(now.centre(), actions, targets).astype(xp.float32)
     loss_B = now.loss(targets) if all_actions else now.loss(targets, actions)
     return StepTargets(targets, spread_B, error_B, loss_B)
 

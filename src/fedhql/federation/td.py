@@ -44,18 +44,6 @@ def td_error(
     return rewards + discount * future - q_selected
 
 
-def with_action_gap(centre: Array, lower_bound: Array) -> Array:
-    """Return the best action's centre, and for others no more than the best action's lower bound.
-
-    The best action has the highest centre. centre (B, A), lower_bound (B, A) -> (B, A).
-    """
-    xp = centre.__array_namespace__()
-    best_B1 = centre.argmax(axis=1)[:, None]
-    limit_B1 = xp.take_along_axis(lower_bound, best_B1, axis=1)
-    is_best = best_B1 == xp.arange(centre.shape[1])
-    return xp.where(is_best, centre, xp.minimum(centre, limit_B1))
-
-
 def all_action_targets(others: Array, actions: Array, targets: Array) -> Array:
     """Return targets for every action: FedTD's for the chosen one, `others` for the others.
 

@@ -19,7 +19,6 @@ PAPERS: dict[str, Any] = {
     "broadcast": "chosen",
     "server_environments": "reset",
     "pessimism": 0.0,
-    "action_gap": 0.0,
     "random_actions": 0.0,
     "auditions": 0,
     "replay_batch": 0,

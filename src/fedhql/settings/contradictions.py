@@ -42,11 +42,6 @@ def contradiction(federation: FederationSettings) -> str | None:
             "federation.server_environments = 'public' acts at random anyway; allowed: "
             f"federation.random_actions = 0, not {federation.random_actions:g}"
         )
-    if federation.action_gap and not federation.all_actions:
-        return (
-            "federation.action_gap is for federation.broadcast = 'all-actions', not "
-            f"{federation.broadcast!r}"
-        )
     if federation.public and federation.replay_batch:
         return (
             "federation.server_environments = 'public' has no transitions to learn from again; "

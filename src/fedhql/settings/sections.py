@@ -93,19 +93,13 @@ class FederationSettings(_Section):
     broadcast: Literal["chosen", "all-actions"] = "chosen"
     """Send targets for the chosen action of each state, or for all actions.
 
-    The target of an action that was not chosen is the centre of the agents' values, or lower with
-    action_gap."""
+    The target of an action that was not chosen is the centre of the agents' values."""
     learning_rate: float = Field(0.05, ge=0, le=1)
     """α_s, the learning rate of FedTD. With 0 the targets are the centre of the agents' values."""
     pessimism: float = Field(0.0, ge=0)
     """μ: FedTD takes centre - μ · spread of the agents' values for the values of the next states.
 
     The spread is the rule's. With 0, the paper's choice, it takes the centre."""
-    action_gap: float = Field(0.0, ge=0)
-    """ν, for broadcast = "all-actions": the best action is that with the highest centre.
-
-    Actions that are neither chosen nor the best get targets of at most the best action's
-    centre - ν · spread. With 0, their targets are their centres."""
     random_actions: float = Field(0.0, ge=0, le=1)
     """The probability that an environment of the server takes a random action in a step.
 

@@ -19,7 +19,6 @@ SYMBOLS = {
     "exploration": "λ",
     "learning_rate": "α",
     "pessimism": "μ",
-    "action_gap": "ν",
     "bound": "b",
     "confidence": "c",
 }
