@@ -2,6 +2,7 @@
 
 import csv
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,17 @@ def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: in
         assert said(plus, env_steps, SECOND) in again
         assert len(curves(plus, env_steps, SECOND)) == 5
     assert len(curves(plus, env_steps, FIRST)) == 5
+
+
+def test_what_rarer_evaluations_of_lunarlander_have() -> None:
+    home = "plus/lunarlander-n5-plus-agents"
+    found = [
+        np.mean([of.returns_NE[:, 3::4].max(axis=1) for of in curves(home, 800_000, seeds)])
+        for seeds in (FIRST, SECOND)
+    ]
+    *_, ours, again = row_of("plus.md", "| LunarLander N=5, 20 %")
+    assert ours.endswith(f"; every fourth evaluation alone: {found[0]:.0f}")
+    assert again.endswith(f"; {found[1]:.0f}")
 
 
 def test_what_plus_was_made_for() -> None:
@@ -299,6 +311,21 @@ def test_what_is_told_of_lunarlander() -> None:
     page, task, papers = words("plus.md"), "lunarlander-n5", PAPERS_ON_LUNARLANDER
     of_alone = told_of_gain(task, CHOSEN, INDEPENDENT, BASELINES)
     assert f"that over agents alone {of_alone}." in page
+    halves, after_rounds = (
+        {(row.arm, row.seed): of(row) for row in BASELINES if row.task == task}
+        for of in (attrgetter("second_half"), attrgetter("second_half_after_rounds"))
+    )
+    seeds = [*range(15), *range(40, 50)]
+    lost = Estimate.of([after_rounds[papers, s] - after_rounds[CHOSEN, s] for s in seeds])
+    assert f"after rounds they have {lost} less than with the paper's server." in page
+    older = curves_until(load_run(DOCS / "plus" / "lunarlander-n5-plus-agents"), "fedhql", 800_000)
+    of_older = [
+        Estimate.of([older[s].second_half_mean().mean() - halves[arm, s] for s in range(10)])
+        for arm in (CHOSEN, papers)
+    ]
+    assert (
+        "it has {} more than `-plus` and {} more than the paper's server".format(*of_older) in page
+    )
     changed, unchanged = (rounds_change(task, arm, BASELINES) for arm in (CHOSEN, papers))
     assert f"its agents by {changed}, a round of the paper's server by {unchanged}." in page
     assert f"above agents alone: by {of_alone} over the second half" in words("limitations.md")

@@ -373,11 +373,14 @@ def test_what_is_told_of_the_whole_budget() -> None:
         for of in (base.after_rounds, base.consensus)
     ]
     told = (
-        "{:.0f} for `-plus`, {:.0f} after rounds and {:.0f} for the consensus policy. After "
-        "rounds the gain over the paper's server is {}. It is {} for the consensus policy."
+        "{:.0f} for `-plus`, {:.0f} after rounds and {:.0f} for the consensus policy. The gain "
+        "over agents alone is {}. After rounds the gain over the paper's server is {}. It is {} "
+        "for the consensus policy."
     )
     gained = [Estimate.of(ours - its) for ours, its in zip(halves[1:], of_paper, strict=True)]
-    assert told.format(*(half.mean() for half in halves), *gained) in page
+    alone = [base.arms["independent"][seed].returns_NE[:, 200:].mean() for seed in seeds]
+    over_alone = Estimate.of(halves[0] - alone)
+    assert told.format(*(half.mean() for half in halves), over_alone, *gained) in page
     returns_SNE = np.stack([run.arms["fedhql"][seed].returns_NE for seed in seeds])
     assert returns_SNE.shape == (14, 5, 200)
     by_tenth = returns_SNE.mean(axis=(0, 1)).reshape(10, 20).mean(axis=1)
@@ -398,6 +401,18 @@ def test_what_is_told_of_the_whole_budget() -> None:
     away_S = expected_SN[:, 3] > 1000
     assert (expected_SN > 1000).sum() == away_S.sum()
     away = np.sort(expected_SN[away_S, 3])
+    measured = [of_seed[seed] for seed, is_away in zip(seeds, away_S, strict=True) if not is_away]
+    expected, got = (
+        np.array([getattr(of, name) for of in measured])
+        for name in ("start_values_N", "discounted_N")
+    )
+    low_S = expected.mean(axis=1) < 100
+    assert (
+        f"In these {len(measured)} seeds agents expect {expected.mean() / got.mean():.1f} times "
+        "what they get. But in three of them, 2, 3 and 6, they expect only "
+        f"{expected[low_S].min():.0f} to {expected[low_S].max():.0f} and get "
+        f"{got[low_S].min():.0f} to {got[low_S].max():.0f}." in page
+    )
     last, rest = tenths_SN[away_S, 3, -1].mean(), returns_SNE[~away_S, 3, 100:].mean()
     assert (
         f"In {away_S.sum()} of {len(seeds)} seeds Agent4's values run away: it expects "

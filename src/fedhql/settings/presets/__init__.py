@@ -2,7 +2,7 @@
 
 CartPole's and LunarLander's are the paper's; Acrobot's and MountainCar's are ours. A preset
 with the suffix -plus has the same agents and tasks, and a server that goes beyond the paper's. With
--plus-agents, agents also choose for themselves how they improve.
+-plus-agents it is the first such server, and agents choose for themselves how they improve.
 """
 
 import tomllib
