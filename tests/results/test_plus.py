@@ -67,7 +67,7 @@ def row_of(page: str, start: str) -> list[str]:
     ],
 )
 def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: int) -> None:
-    _, theirs, as_presets, ours, again = row_of("plus.md", f"| {task}")
+    _, theirs, as_presets, ours, again = row_of("plus/agents.md", f"| {task}")
     assert said(paper, env_steps) in theirs
     assert said(paper.replace("earlier", "h200"), env_steps) == as_presets
     assert said(plus, env_steps) in ours
@@ -77,13 +77,41 @@ def test_the_table_is_the_curves(task: str, paper: str, plus: str, env_steps: in
     assert len(curves(plus, env_steps, FIRST)) == 5
 
 
+def test_the_gain_over_the_same_agents_alone() -> None:
+    """Their other options act in improvements only."""
+    told = []
+    for home, env_steps in (
+        (CARTPOLE_5, 400_000),
+        (CARTPOLE_5, 2_000_000),
+        (CARTPOLE_10, 400_000),
+        (LUNARLANDER_5, 800_000),
+    ):
+        run, plus = load_run(DOCS / home), load_run(DOCS / f"plus/{Path(home).name}-plus-agents")
+        alone, ours = (
+            curves_until(of, arm, env_steps) for of, arm in ((run, INDEPENDENT), (plus, "fedhql"))
+        )
+        for one, other in zip(run.settings["agents"], plus.settings["agents"], strict=True):
+            different = {key for key in one | other if one.get(key) != other.get(key)}
+            assert all(key.startswith("improvement_") for key in different)
+        gained = [
+            (ours[s].second_half_mean() - of.second_half_mean()).mean() for s, of in alone.items()
+        ]
+        told.append(Estimate.of(gained))
+    page = " ".join((DOCS / "plus" / "agents.md").read_text().split())
+    assert (
+        "N=5: {} at 20 % of the budget, {} over the whole budget (5 seeds);".format(*told) in page
+    )
+    assert f"N=10: {told[2]} at 20 % (5 seeds);" in page
+    assert f"N=5: {told[3]} at 20 % (3 seeds," in page
+
+
 def test_what_rarer_evaluations_of_lunarlander_have() -> None:
     home = "plus/lunarlander-n5-plus-agents"
     found = [
         np.mean([of.returns_NE[:, 3::4].max(axis=1) for of in curves(home, 800_000, seeds)])
         for seeds in (FIRST, SECOND)
     ]
-    *_, ours, again = row_of("plus.md", "| LunarLander N=5, 20 %")
+    *_, ours, again = row_of("plus/agents.md", "| LunarLander N=5, 20 %")
     assert ours.endswith(f"; every fourth evaluation alone: {found[0]:.0f}")
     assert again.endswith(f"; {found[1]:.0f}")
 
