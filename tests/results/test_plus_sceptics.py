@@ -397,6 +397,9 @@ def test_what_is_told_of_the_whole_budget() -> None:
         in page
     )
     of_seed = {cell.seed: measured for cell, measured in run.measures.items()}
+    for seed in seeds:  # "At its last point `-plus` had no further round."
+        last_N = run.after_rounds["fedhql"][seed].returns_NE[:, -1]
+        np.testing.assert_array_equal(last_N, run.arms["fedhql"][seed].returns_NE[:, -1])
     expected_SN = np.array([of_seed[seed].start_values_N for seed in seeds])
     away_S = expected_SN[:, 3] > 1000
     assert (expected_SN > 1000).sum() == away_S.sum()

@@ -104,7 +104,7 @@ def test_intervals_of_the_whole_runs_are_those_of_their_reports() -> None:
 ARMS = {0: "exploration=0", 1: "fedhql"} | {n: f"exploration={n}" for n in (3, 5, 10)}
 
 
-def gains(experiment: str, of: Callable[[Curve], Any]) -> dict[int, Estimate]:
+def gains_over_alone(experiment: str, of: Callable[[Curve], Any]) -> dict[int, Estimate]:
     """Return λ -> the gain over agents alone in the whole run."""
     (run,) = load_runs(HOME / "h200" / experiment)
     alone = run.arms["independent"]
@@ -116,10 +116,10 @@ def gains(experiment: str, of: Callable[[Curve], Any]) -> dict[int, Estimate]:
 
 def test_the_arms_that_are_told_of_whole_runs() -> None:
     told = " ".join((DOCS / "reproduction.md").read_text().split())
-    best = gains("lunarlander-n5", Curve.max_mean)
+    best = gains_over_alone("lunarlander-n5", Curve.max_mean)
     assert [n for n, gain in best.items() if gain.low > 0] == [10]
     assert f"from alone: {best[1]}. Only λ = 10 is above, by {best[10]}." in told
-    recent = gains("cartpole-n10", Curve.recent_mean)
+    recent = gains_over_alone("cartpole-n10", Curve.recent_mean)
     below = [n for n, gain in recent.items() if gain.high < 0]
     assert below == [0, 3, 5, 10]
     ends = sorted(-recent[n].mean for n in below)
@@ -134,7 +134,7 @@ def test_the_arms_that_are_told_of_whole_runs() -> None:
 
 def test_the_gain_that_the_readme_tells() -> None:
     """At 10 % of the budget, where the README's own run ends."""
-    gain = gains("cartpole-n5", lambda curve: curve.best[:, 39])[1]
+    gain = gains_over_alone("cartpole-n5", lambda curve: curve.best[:, 39])[1]
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
     assert f"With 15 seeds the gain at this point is {gain}" in readme
     assert gain.seeds == 15
@@ -164,13 +164,13 @@ def test_how_the_best_of_five_end_on_lunarlander() -> None:
 
 def test_what_is_told_of_ten_agents_on_lunarlander() -> None:
     told = " ".join(sections((DOCS / "reproduction.md").read_text())["LunarLander, N=10"].split())
-    early = gains("lunarlander-n10", lambda curve: curve.best[:, 19])
+    early = gains_over_alone("lunarlander-n10", lambda curve: curve.best[:, 19])
     assert [n for n, gain in early.items() if gain.low > 0] == [0, 1, 3, 10]
     assert f"λ = 0, 1, 3 and 10 are above alone, λ = 1 by {early[1]}." in told
-    best = gains("lunarlander-n10", Curve.max_mean)
+    best = gains_over_alone("lunarlander-n10", Curve.max_mean)
     assert all(gain.high < 0 for gain in best.values())
     assert f"every λ is below alone: λ = 1 has {best[1]}, and λ = 10 has {best[10]}." in told
-    recent = gains("lunarlander-n10", Curve.recent_mean)
+    recent = gains_over_alone("lunarlander-n10", Curve.recent_mean)
     assert [n for n, gain in recent.items() if gain.high < 0] == [0, 1, 3]
     assert "and λ = 0, 1 and 3 are below that." in told
     (run,) = load_runs(HOME / "h200" / "lunarlander-n10")
