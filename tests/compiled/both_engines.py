@@ -19,6 +19,7 @@ from fedhql.engines.build_agent import build_agents
 from fedhql.engines.build_grid import build_grid
 from fedhql.engines.seeds import Stream, seeds_for
 from fedhql.federation import Answers, Budget, PlainCohort
+from fedhql.federation.step import broadcast_rows
 from fedhql.settings.arms import federates, settings_of_arm
 from fedhql.settings.sections import ExperimentSettings
 from fedhql.storage.run_directory import Cell
@@ -125,11 +126,14 @@ def _federate(grid: Grid, seeds_FB: NDArray[np.uint32], records: list[Round]) ->
         at_random = draws.actions[number], draws.random_probability
         given = episodes, jnp.asarray(running), weights, None, number, at_random  # no auditions
         step = _server_step(server, learners, numbers, grid._arms, *given)
-        broadcast = np.repeat(running, np.size(step.actions) // running.size, axis=1)
         for lane, record in enumerate(records):
             if running[lane].any():
-                record.actions.append(np.asarray(step.actions)[lane, broadcast[lane]])
-                record.targets.append(np.asarray(step.targets)[lane, broadcast[lane]])
+                sent = step.actions, step.targets
+                actions, targets = (np.asarray(x)[lane, running[lane]] for x in sent)
+                if server.all_actions:  # in the rows that the message engine sends
+                    _, actions, targets = broadcast_rows(actions, targets)
+                record.actions.append(actions)
+                record.targets.append(targets)
         sums, spent = sums + np.asarray(step.sums), spent + running.sum(axis=1)
         running &= ~np.asarray(step.ended)
         learners, episodes, weights = step.learners, step.episodes, step.weights

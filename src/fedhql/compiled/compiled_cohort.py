@@ -67,16 +67,14 @@ class CompiledCohort:
         learners: Learners,
         numbers: tuple[Numbers, ...],
         states_LBD: Array,
-        actions_LB: Array,
-        targets_LB: Array,
+        actions_LB: Array | None,
+        targets: Array,
         weights_LB: Array,
     ) -> Learners:
+        """Improve every agent; with no `actions_LB`, `targets` (L, B, A) are for all actions."""
+        exchange = states_LBD, actions_LB, targets, weights_LB
         return tuple(
-            each.dqn.improve(
-                learner,
-                number,
-                *(each.repeated(x) for x in (states_LBD, actions_LB, targets_LB, weights_LB)),
-            )
+            each.dqn.improve(learner, number, *jax.tree.map(each.repeated, exchange))
             for each, learner, number in zip(self.members, learners, numbers, strict=True)
         )
 

@@ -57,12 +57,12 @@ class Outcome(NamedTuple):
 
 
 class ServerStep(NamedTuple):
-    """The result of lines 7 to 13. Y rows are broadcast: X, or X · A for all actions."""
+    """The result of lines 7 to 13. X states are broadcast, with replay also earlier ones."""
 
     learners: Learners
     episodes: Episodes
-    actions: Array  # (F, Y)
-    targets: Array  # (F, Y)
+    actions: Array  # (F, X)
+    targets: Array  # (F, X), or (F, X, A) for all actions
     ended: Array  # (F, B)
     transitions: Transitions  # of this step: B rows
     weights: Array | None  # (F, N) for a weighted rule

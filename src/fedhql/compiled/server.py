@@ -23,7 +23,6 @@ from fedhql.federation.replay import Transitions
 from fedhql.federation.rules import rule_named, rule_spec
 from fedhql.federation.step import (
     StepTargets,
-    broadcast_rows,
     choose,
     explore,
     public_actions,
@@ -199,10 +198,6 @@ class Server:
             usable = (q_FNXA, usable_FN), (next_q_FNXA, next_usable_FN)
             weights_FN = jax.vmap(self._weights)(*usable, *step, used_FX)
         formed: StepTargets = jax.vmap(self._targets)(now, then, *step, weights_FN, arms)
-        sent = states_FXD, rows.actions, formed.targets, used_FX
-        if self.all_actions:
-            every = jax.vmap(broadcast_rows)(states_FXD, formed.targets)
-            sent = *every, jnp.repeat(used_FX, A, axis=1)
         # At public states the action taken is not the one whose target is sent.
         error_FX = jnp.where(arms.public[:, None], jnp.nan, formed.td_error)
         if acts_FNB is not None:
@@ -216,10 +211,12 @@ class Server:
         figures = (x[:, :B] for x in (formed.spread, error_FX, formed.loss))
         asked_F, asked_again_F = running_FB.any(axis=1), asked_FX.any(axis=1)
         return ServerStep(
-            learners=self._improved(learners, numbers, *sent),
+            learners=self._improved(
+                learners, numbers, states_FXD, rows.actions, formed.targets, used_FX
+            ),
             episodes=taken.episodes,
-            actions=sent[1],
-            targets=sent[2],
+            actions=rows.actions,
+            targets=formed.targets,
             ended=ended_FB,
             transitions=new,
             weights=weights_FN,
@@ -325,19 +322,20 @@ class Server:
         self,
         learners: Learners,
         numbers: tuple[Numbers, ...],
-        states_FYD: Array,
-        actions_FY: Array,
-        targets_FY: Array,
-        used_FY: Array,
+        states_FXD: Array,
+        actions_FX: Array,
+        targets: Array,
+        used_FX: Array,
     ) -> Learners:
+        used_FX1 = used_FX[:, :, None]
         # Weight 0 removes a row only if its numbers are finite.
         return self.cohort.improve(
             learners,
             numbers,
-            jnp.where(used_FY[:, :, None], states_FYD, 0),
-            actions_FY,
-            jnp.where(used_FY, targets_FY, 0),
-            used_FY.astype(jnp.float32),
+            jnp.where(used_FX1, states_FXD, 0),
+            None if self.all_actions else actions_FX,
+            jnp.where(used_FX1 if self.all_actions else used_FX, targets, 0),
+            used_FX.astype(jnp.float32),
         )
 
 

@@ -110,8 +110,8 @@ def improve(
     learner: Learner,
     numbers: Numbers,
     states_BD: Array,
-    actions_B: Array,
-    targets_B: Array,
+    actions_B: Array | None,
+    targets: Array,
     weights_B: Array,
     *,
     steps: int,
@@ -120,6 +120,7 @@ def improve(
 ) -> Learner:
     """Take κ gradient steps on the mean squared error at the chosen actions (Algorithm 1.b).
 
+    With no `actions_B`, `targets` (B, A) are for all actions.
     Adam's step size does not depend on the size of the error, so larger values take more steps to
     reach. With `improvement_value_unit` the step grows with the values, to at most `MOST_SCALE`
     times α̃. With a `revival`, silent units are revived before the first improvement since
@@ -129,12 +130,16 @@ def improve(
     rows = weights_B.sum()
     ready = _revived(network, learner, numbers, states_BD, weights_B, anyone_begins)
 
+    def mean(of_targets: Array) -> Array:
+        of_rows_B = of_targets if actions_B is not None else of_targets.mean(axis=1)
+        return (weights_B * of_rows_B).sum() / jnp.maximum(rows, 1)
+
     def loss_of(layers: Layers) -> Array:
         q_BA = network.apply(layers, states_BD, numbers.tanh, numbers.depth)
-        q_B = _selected(q_BA, actions_B)
-        return (weights_B * jnp.square(q_B - targets_B)).sum() / jnp.maximum(rows, 1)
+        q = q_BA if actions_B is None else _selected(q_BA, actions_B)
+        return mean(jnp.square(q - targets))
 
-    size = (weights_B * abs(targets_B)).sum() / jnp.maximum(rows, 1)
+    size = mean(abs(targets))
     scale = jnp.clip(size / numbers.improvement_value_unit, 1, MOST_SCALE)
     step_size = numbers.improvement_learning_rate * scale
     improvement = optimiser.at(step_size, numbers.improvement_max_grad_norm)

@@ -156,8 +156,8 @@ class Dqn:
         learner: Learner,
         numbers: Numbers,
         states_LBD: Array,
-        actions_LB: Array,
-        targets_LB: Array,
+        actions_LB: Array | None,
+        targets: Array,
         weights_LB: Array,
     ) -> Learner:
         each = partial(
@@ -167,7 +167,7 @@ class Dqn:
             optimiser=self._improver,
             anyone_begins=begins_improving(learner, weights_LB).any(),
         )
-        return jax.vmap(each)(learner, numbers, states_LBD, actions_LB, targets_LB, weights_LB)
+        return jax.vmap(each)(learner, numbers, states_LBD, actions_LB, targets, weights_LB)
 
     def _chunk(
         self,
