@@ -70,7 +70,7 @@ def test_the_last_state_of_a_live_agent_is_the_agent() -> None:
     policy = result.policy("agent2", state="last")
     np.testing.assert_array_equal(policy.act(states), agents[1].q_SA[states].argmax(axis=1))
     mean_BA = np.mean([agent.q_SA[states].astype(np.float32) for agent in agents], axis=0)
-    consensus = result.policy("consensus", state="last")
+    consensus = result.policy("consensus")
     np.testing.assert_allclose(consensus.q_values(states), mean_BA, rtol=1e-5)
     np.testing.assert_array_equal(consensus.act(states), mean_BA.argmax(axis=1))
     with pytest.raises(fedhql.FedHQLError, match=r"agent1 .* no best .* state='last'"):
@@ -84,8 +84,8 @@ def test_only_the_last_state_of_a_live_agent_can_be_asked() -> None:
     with pytest.raises(
         fedhql.FedHQLError, match=r"only its owner can read .*allowed: state='last'"
     ):
-        result.policy()
-    assert len(result.policy(state="last").act(np.arange(STATES))) == STATES
+        result.policy("agent1")
+    assert len(result.policy("agent1", state="last").act(np.arange(STATES))) == STATES
 
 
 def test_an_agent_that_is_false_is_still_live() -> None:

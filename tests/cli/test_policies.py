@@ -64,6 +64,14 @@ def test_an_exported_policy_can_be_loaded(run: RunDirectory, tmp_path: Path) -> 
     assert output == f"wrote {tmp_path / 'policy'}: agent2 of fedhql/seed0, best states\n"
     of_run = kept_agents(run.path, "fedhql", 0, "best").policy("agent2")
     assert evaluated(load_policy(tmp_path / "policy")) == evaluated(of_run)
+    output = succeed("export", run.path, "--out", tmp_path / "consensus")
+    assert output == f"wrote {tmp_path / 'consensus'}: consensus of fedhql/seed0, last states\n"
+
+
+def test_the_title_of_a_picture_names_the_states(run: RunDirectory, tmp_path: Path) -> None:
+    everyone = "--agent", "agent1", "--agent", "consensus"
+    output = succeed("play", run.path, *everyone, "--max-steps", 1, "--out", tmp_path / "play.gif")
+    assert "FedHQL, best states, consensus of the last" in output
 
 
 def test_mistakes_are_one_line(run: RunDirectory, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_exported_consensus_acts_as_in_the_last_evaluation(
     run: RunDirectory, tmp_path: Path, arm: str
 ) -> None:
     """RandomMDP's returns are sums of real rewards, so a single different action would show."""
-    kept_agents(run.path, arm, 0, "last").export(CONSENSUS, tmp_path / "policy")
+    kept_agents(run.path, arm, 0).export(CONSENSUS, tmp_path / "policy")  # of last states
     rows = [
         row
         for row in read_rows(run.cell(Cell(arm, 0)) / "evaluations.csv", EvaluationRow)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedhql.api.given_agents import GivenAgents
-from fedhql.engines.kept_agents import BEST, kept_agents
+from fedhql.engines.kept_agents import kept_agents
 from fedhql.errors import MissingExtra, SettingsError
 from fedhql.policy import Policy
 from fedhql.results.answer import answer
@@ -151,13 +151,14 @@ class Result:
         *,
         arm: str | None = None,
         seed: int | None = None,
-        state: str = BEST,
+        state: str | None = None,
     ) -> Policy:
         """Return the policy of an agent, or the consensus of all, with `act` and `q_values`.
 
         The default is the arm and seed in which live agents have learned, otherwise the first arm
-        that federates and its lowest seed. `state` is "best" or "last"; the last state of a live
-        agent is the agent as it is now. Raise AgentRefused if the run has not kept that state.
+        that federates and its lowest seed. `state` is "best" or "last"; the default is an agent's
+        best state, and the last states in the consensus. The last state of a live agent is the
+        agent as it is now. Raise AgentRefused if the run has not kept that state.
         """
         if (here := self._learned_in) is not None:
             arm, seed = arm or here.arm, here.seed if seed is None else seed

@@ -29,7 +29,8 @@ State = Annotated[
     str | None,
     typer.Option(
         metavar="|".join(STATES),
-        help="Which state of each agent to take.  [default: best; of a member, last]",
+        help="Which state of each agent to take."
+        f"  [default: best; in the {CONSENSUS} and of a member, last]",
     ),
 ]
 
@@ -59,7 +60,8 @@ def export(
     agents = kept_agents(run, arm, seed, state)
     chosen = policy or agents.default
     agents.export(chosen, out)
-    typer.echo(f"wrote {out}: {chosen} of {agents.cell or agents.path}, {agents.state} states")
+    states = f"{agents.state_of(chosen)} states"
+    typer.echo(f"wrote {out}: {chosen} of {agents.cell or agents.path}, {states}")
 
 
 def play(
@@ -123,7 +125,7 @@ def play(
     policies = [
         cell.policy(name) for cell, of_cell in zip(cells, names, strict=True) for name in of_cell
     ]
-    titles = [f"{cell.title}, {cell.state} states" for cell in cells]
+    titles = [_title(cell, of_cell) for cell, of_cell in zip(cells, names, strict=True)]
     rows = [Row(title, of_cell) for title, of_cell in zip(titles, names, strict=True)]
     painter, task = Painter(rows, scale), cells[0].settings.environment
     with ExitStack() as stack:
@@ -143,6 +145,13 @@ def play(
         present((painter.paint(scenes) for scenes in _reported(moments, rows)), fps)
     if out is not None:
         typer.echo(f"wrote {out}")
+
+
+def _title(cell: KeptAgents, names: Sequence[str]) -> str:
+    states = {name: cell.state_of(name) for name in names}
+    if len(set(states.values())) == 1:
+        return f"{cell.title}, {states[names[0]]} states"
+    return f"{cell.title}, best states, {CONSENSUS} of the last"
 
 
 def _watched(cell: KeptAgents, chosen: Sequence[str]) -> list[str]:

@@ -69,13 +69,13 @@ def _policy_of(settings: ExperimentSettings, name: str, agent: BlackBoxAgent) ->
 
 @dataclass(frozen=True)
 class KeptAgents:
-    """The best or the last states of the agents of one finished cell, or of a member's agent."""
+    """The agents of one finished cell in their best or last states, or a member's agent."""
 
     path: Path  # of the run, or of the member's home
     settings: ExperimentSettings  # of the arm
     cell: Cell | None  # None: a member knows no arm and no other agent
     homes: Mapping[str, Path]  # of the agents; a state is a directory in it
-    state: str
+    state: str | None  # None: `state_of` chooses
     build: Build = build_one_agent
     live: Mapping[str, BlackBoxAgent] = field(default_factory=dict)  # their last state is their own
 
@@ -93,24 +93,32 @@ class KeptAgents:
         """The arm as people read it; of a member, that it is one."""
         return "member" if self.cell is None else label(self.cell.arm)
 
+    def state_of(self, policy: str) -> str:
+        """Return the state of the agents in a policy.
+
+        Each agent has its best state from another time, so no evaluation measures the consensus of
+        best states. By default it has the last ones.
+        """
+        return self.state or (LAST if policy == CONSENSUS else BEST)
+
     def policy(self, name: str) -> Policy:
         """Return the policy of an agent, or CONSENSUS. Raise AgentRefused if it cannot be read."""
-        agents = [self._policy(agent) for agent in self._agents_of(name)]
+        agents = [self._policy(agent, self.state_of(name)) for agent in self._agents_of(name)]
         return Policy(agents, self._rule().centre() if name == CONSENSUS else None)
 
     def export(self, name: str, out: Path) -> None:
         """Write the policy of an agent, or CONSENSUS. Raise AgentRefused if it has no network."""
-        of, cell = self.settings, self.cell
+        of, cell, state = self.settings, self.cell, self.state_of(name)
         write_policy(
             out,
-            {agent: self._network(agent) for agent in self._agents_of(name)},
+            {agent: self._network(agent, state) for agent in self._agents_of(name)},
             self._rule() if name == CONSENSUS else None,
             first_observation(_observation_space(of)),
             {
                 "run": self.path.resolve().name,
                 "environment": of.environment.id,
                 **({} if cell is None else {"arm": cell.arm, "seed": cell.seed}),
-                "state": self.state,
+                "state": state,
             },
         )
 
@@ -127,10 +135,10 @@ class KeptAgents:
         numbers = {key: getattr(federation, key) for key in rule_spec(federation.rule).numbers}
         return ConsensusRule(federation.rule, numbers, attack.name, attack.attackers)
 
-    def _policy(self, name: str) -> PolicyFunction:
-        if name in self.live and self.state == LAST:
+    def _policy(self, name: str, state: str) -> PolicyFunction:
+        if name in self.live and state == LAST:
             return _policy_of(self.settings, name, self.live[name])
-        n, home = self.names.index(name), self._home(name)
+        n, home = self.names.index(name), self._home(name, state)
         seed = 0 if self.cell is None else self.cell.seed  # what is restored has its own
         policy = kept_policy(self.settings, seed, n, home, self.build)
         if policy is None:
@@ -140,8 +148,8 @@ class KeptAgents:
             )
         return policy
 
-    def _network(self, name: str) -> Path:
-        home = self._home(name)
+    def _network(self, name: str, state: str) -> Path:
+        home = self._home(name, state)
         if not is_network(home):
             raise AgentRefused(
                 f"{self._described(name)} needs its own class or framework to act; allowed: agents "
@@ -150,11 +158,11 @@ class KeptAgents:
             )
         return home
 
-    def _home(self, name: str) -> Path:
-        home = self.homes[name] / self.state
+    def _home(self, name: str, state: str) -> Path:
+        home = self.homes[name] / state
         if not home.exists():
             until = ", and its federation must have ended" if self.cell is None else ""
-            kept = [other for other in self.names if (self.homes[other] / self.state).exists()]
+            kept = [other for other in self.names if (self.homes[other] / state).exists()]
             others = (
                 f"; kept: {', '.join(kept)}; choose --agent {kept[0]} (fedhql play) or "
                 f"--policy {kept[0]} (fedhql export)"
@@ -162,7 +170,7 @@ class KeptAgents:
                 else ""
             )
             raise AgentRefused(
-                f"{self._described(name)} kept no {self.state} state: {home} does not exist; a "
+                f"{self._described(name)} kept no {state} state: {home} does not exist; a "
                 "class needs export(directory), or save(directory) and "
                 f"restore(directory){until}{others}{self._but_live(name)}"
             )
@@ -186,9 +194,9 @@ def kept_agents(
 ) -> KeptAgents:
     """Return what a cell of a run has kept, or the agent in the home of a member.
 
-    The default is the first arm that federates, if any, its lowest seed, and the best states; of a
-    member, the last state. Raise SettingsError or RunDirectoryError if there is no such finished
-    cell.
+    The default is the first arm that federates, if any, its lowest seed, and the best state of an
+    agent, but the last states in the consensus and of a member. Raise SettingsError or
+    RunDirectoryError if there is no such finished cell.
     """
     if state not in (None, *STATES):
         raise SettingsError(f"state = {state!r}: allowed: {', '.join(STATES)}")
@@ -200,7 +208,7 @@ def kept_agents(
     cell = _finished_cell(directory, require_arm(settings, arm) if arm else None, seed)
     homes = {name: directory.agent(cell, name) for name in settings.agent_names}
     of_arm = settings_of_arm(settings, cell.arm)
-    return KeptAgents(path, of_arm, cell, homes, state or BEST, build)
+    return KeptAgents(path, of_arm, cell, homes, state, build)
 
 
 def _of_member(home: Path, arm: str | None, seed: int | None, state: str | None) -> KeptAgents:
