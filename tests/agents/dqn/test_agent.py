@@ -130,6 +130,19 @@ def test_improvement_on_any_batch_size_equals_pytorchs() -> None:
     np.testing.assert_allclose(learner._learner.parameters, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_targets_of_all_actions_may_come_in_any_order() -> None:
+    """In the server's order, the network passes over each state once."""
+    ordered, shuffled = agent(), agent()
+    states, actions = np.repeat(STATES[:5], 2, axis=0), np.tile([0, 1], 5)
+    order = np.random.default_rng(0).permutation(10)
+    before = np.array(ordered._learner.parameters)
+    ordered.improve(states, actions, TARGETS[:10])
+    shuffled.improve(states[order], actions[order], TARGETS[:10][order])
+    improved = ordered._learner.parameters
+    np.testing.assert_allclose(improved, shuffled._learner.parameters, rtol=1e-4, atol=1e-6)
+    assert abs(improved - before).max() > 1e-3
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_the_target_network_follows_improvement_if_the_settings_say_so(follows: bool) -> None:
     learner = agent(target_follows_improvement=follows)

@@ -92,7 +92,9 @@ class DqnAgent:
         return self.network.q_values(self._parameters(), self._encoder.batch(states))
 
     def improve(self, states: States, actions: Actions, targets: Values) -> None:
-        B = len(states)
+        rows = self._encoder.batch(states), np.asarray(actions, np.int32), np.asarray(targets, "f4")
+        states_BD, actions_B, targets = _once_a_state(*rows, self.network.outputs)
+        B = len(states_BD)
         padded = 1 << (B - 1).bit_length()  # a power of two, so that few sizes are compiled
 
         def row(values: Any) -> Any:
@@ -103,9 +105,9 @@ class DqnAgent:
             self.network,
             self._learner,
             self._numbers,
-            row(self._encoder.batch(states)),
-            row(np.asarray(actions, dtype=np.int32)),
-            row(np.asarray(targets, dtype=np.float32)),
+            row(states_BD),
+            None if actions_B is None else row(actions_B),
+            row(targets),
             row(np.ones(B, dtype=np.float32)),
             steps=self._config.improvement_steps,
             optimiser=self._improver,
@@ -170,3 +172,16 @@ def load_policy(directory: Path, space: Space[Any]) -> PolicyFunction:
 _improve: Callable[..., Learner] = jax.jit(
     improve, static_argnums=0, static_argnames=("steps", "optimiser")
 )
+
+
+def _once_a_state(states_RD: Any, actions_R: Any, targets_R: Any, A: int) -> tuple[Any, Any, Any]:
+    """Return each state once, with the targets of its A actions, if the rows hold just that.
+
+    Then one pass of the network serves all actions of a state.
+    """
+    B = len(states_RD) // A
+    if len(states_RD) == B * A and (actions_R.reshape(B, A) == np.arange(A)).all():
+        states_BAD = states_RD.reshape(B, A, -1)
+        if (states_BAD == states_BAD[:, :1]).all():
+            return states_BAD[:, 0], None, targets_R.reshape(B, A)
+    return states_RD, actions_R, targets_R
