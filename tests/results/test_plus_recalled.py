@@ -25,6 +25,10 @@ def test_what_is_told_of_recalled_transitions() -> None:
     told = "{} in the two seeds after self-learning, {} after rounds and {} to the consensus"
     of_more = [added(MORE, "fedhql", column) for column in SECOND_HALVES]
     assert f"992 transitions without pessimism** add {told.format(*of_more)}" in appendix
+    (later,) = rows_in(DOCS / "plus" / "recalled-later")
+    assert (later.arm, later.seed, later.env_steps) == (MORE, 102, RECALLED[0].env_steps)
+    told = "this server has {:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the"
+    assert told.format(*(getattr(later, column) for column in SECOND_HALVES)) in appendix
     calm = [added(LESS, "replay_batch=480", column) for column in SECOND_HALVES[::2]]
     told = "μ = 0 adds {} to μ = 1 after self-learning, and {} to the consensus policy."
     assert told.format(*calm) in appendix
