@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from fedhql import BlackBoxAgent, Checkpointable, Diagnosable, Exportable
-from fedhql.agents.dqn.agent import DqnAgent, load_policy
+from fedhql.agents.dqn.agent import DqnAgent, _once_a_state, load_policy
 from fedhql.agents.dqn.config import DqnConfig
 from fedhql.environments.make import make_environment
 from fedhql.environments.twins import TWINS
@@ -135,6 +135,8 @@ def test_targets_of_all_actions_may_come_in_any_order() -> None:
     ordered, shuffled = agent(), agent()
     states, actions = np.repeat(STATES[:5], 2, axis=0), np.tile([0, 1], 5)
     order = np.random.default_rng(0).permutation(10)
+    assert len(_once_a_state(states, actions, TARGETS[:10], 2)[0]) == 5
+    assert len(_once_a_state(states[order], actions[order], TARGETS[:10], 2)[0]) == 10
     before = np.array(ordered._learner.parameters)
     ordered.improve(states, actions, TARGETS[:10])
     shuffled.improve(states[order], actions[order], TARGETS[:10][order])
