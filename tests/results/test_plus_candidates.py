@@ -169,9 +169,11 @@ def halves(run: Run, arm: str) -> list[NDArray[np.float64]]:
 def left_out(name: str) -> str:
     """Return the table of a server with one choice taken back."""
     run = load_run(DOCS / "plus" / "leave-one-out" / name)
+    has_highest_return = name.startswith("cartpole")
+    last = "all at 500 by" if has_highest_return else "adds to consensus"
     lines = [
         "| choice | seeds | second half | after rounds | consensus | adds | adds after rounds "
-        "| all at 500 by |",
+        f"| {last} |",
         "|---|" + "---:|" * 7,
     ]
     whole = halves(run, "fedhql")
@@ -180,13 +182,15 @@ def left_out(name: str) -> str:
         assert [*run.arms["fedhql"]][: len(of_arm[0])] == [*run.arms[arm]]
         cells = [str(len(of_arm[0])), *(f"{half.mean():.0f}" for half in of_arm)]
         if arm == "fedhql":
-            cells += ["-", "-"]
+            more = ["-", "-", "-"]
         else:
-            cells += [str(Estimate.of(of_arm[i] - whole[i][: len(of_arm[i])])) for i in (0, 1)]
-        when = all_have_500(run.arms[arm])
-        cells.append("-" if np.isinf(when) else f"{when:,.0f}")
+            pairs = zip(of_arm, whole, strict=True)
+            more = [str(Estimate.of(half - of_whole[: len(half)])) for half, of_whole in pairs]
+        if has_highest_return:
+            when = all_have_500(run.arms[arm])
+            more[2] = "-" if np.isinf(when) else f"{when:,.0f}"
         lines.append(
-            f"| {'all of them' if arm == 'fedhql' else label(arm)} | {' | '.join(cells)} |"
+            f"| {'all of them' if arm == 'fedhql' else label(arm)} | {' | '.join(cells + more)} |"
         )
     return "\n".join(lines)
 

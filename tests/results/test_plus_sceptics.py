@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.plus_figure import RUNS, draw
+from benchmarks.plus_figure import PANELS, draw
 from benchmarks.plus_search import TASKS, Row, compare, gains, read, score
 from fedhql.results.load import load_run
 from fedhql.results.objectives import Estimate
@@ -448,14 +448,14 @@ def test_whole_runs_begin_as_those_that_leave_a_choice_out() -> None:
 
 
 def test_the_picture_is_of_the_committed_runs() -> None:
-    drawn = {name: Figure().subplots() for name in RUNS}
-    for name, (paper, plus) in RUNS.items():
-        draw(drawn[name], paper, plus)
+    drawn = {name: Figure().subplots() for name in PANELS}
+    for name, panel in PANELS.items():
+        draw(drawn[name], panel)
     ends = {
         name: [np.asarray(line.get_ydata())[-1] for line in of.lines] for name, of in drawn.items()
     }
     labels = [line.get_label() for of in drawn.values() for line in of.lines]
-    counts = [15, 15, 14, 15, 15, 25]
+    counts = [15, 15, 14, 15, 15, 25, 25, 25, 25, 5, 5, 10]
     assert [int(str(label).split(", ")[1].split()[0]) for label in labels] == counts
     whole = load_run(DOCS / "plus" / "sceptics" / "cartpole-n5-whole").after_rounds["fedhql"]
     last = np.mean([curve.returns_NE[:, -1] for curve in whole.values()])

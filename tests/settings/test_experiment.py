@@ -352,17 +352,19 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
         read_settings(preset_text(f"{preset}{suffix}")) for suffix in ("", PLUS, PLUS_AGENTS)
     )
     sceptical = preset.startswith("cartpole")
-    of_sceptics = {"replay_capacity", "random_actions", "random_actions_env_steps"}
+    assert plus.federation.random_actions_env_steps == plus.budget.env_steps_per_agent / 20
     server = {line.partition(" is ")[0] for line in differing_keys(paper, plus)}
     assert server == {
         f"federation.{key}"
         for key in (
-            *(of_sceptics if sceptical else ()),
+            *(("pessimism",) if sceptical else ()),
             "broadcast",
             "learning_rate",
-            "pessimism",
             "query_batch",
+            "random_actions",
+            "random_actions_env_steps",
             "replay_batch",
+            "replay_capacity",
             "rule",
             "self_learning_env_steps",
             "server_environments",
@@ -375,18 +377,18 @@ def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
         "improvement_learning_rate",
         "improvement_revives_units",
         "improvement_value_unit",
-        "pessimism",
+        *(("pessimism",) if sceptical else ()),
+        "random_actions",
+        "random_actions_env_steps",
         "replay_batch",
+        "replay_capacity",
         "rule",
-        *(of_sceptics if sceptical else ()),
     }
     assert all(self_learning.items() <= agent.options.items() for agent in both.agents)
     ours, theirs = plus.federation, paper.federation
     assert ours.rule == ("sceptical" if sceptical else "median-mad")
-    assert (ours.pessimism, ours.replay_batch) == (1, 96)
-    if sceptical:
-        falls = ours.random_actions, ours.random_actions_env_steps
-        assert (ours.replay_capacity, *falls) == (200_000, 0.3, 100_000)
+    assert (ours.pessimism, ours.replay_batch) == ((1, 96) if sceptical else (0, 992))
+    assert (ours.replay_capacity, ours.random_actions) == (200_000, 0.3)
     assert both.federation.rule == "bellman-weighted"  # its agents were searched with it
     assert ours.broadcast == "all-actions"
     assert (ours.carry_over, ours.learning_rate) == (True, 1)

@@ -14,26 +14,30 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
-# The same for every task and any N, but for SCEPTICS; docs/plus.md has the searches behind them.
+# The same for every task and any N, but for SCEPTICS and RECALLING. docs/plus.md has the searches.
 SERVER_CHOICES = (
     "federation.broadcast=all-actions",
     "federation.server_environments=carry-over",
     "federation.learning_rate=1.0",
 )
 FIRST_SERVER = ("federation.rule=bellman-weighted",)  # what AGENT_CHOICES were searched with
-PESSIMISTIC_SERVER = (
-    "federation.rule=median-mad",
+REMEMBERING_SERVER = (
+    "federation.replay_capacity=200000",
+    "federation.random_actions=0.3",
+)
+# Random actions stop when an agent has spent this part of its budget.
+RANDOM_BUDGET_SHARE = 0.05
+SCEPTICS = (
+    "federation.rule=sceptical",
     "federation.pessimism=1.0",
     "federation.replay_batch=96",
 )
-# CartPole's -plus has another rule and these. A vote of 0 is low only where no reward is negative.
-SCEPTICS = (
-    "federation.rule=sceptical",
-    "federation.replay_capacity=200000",
-    "federation.random_actions=0.3",
-    "federation.random_actions_env_steps=100000",
-)
+# Sceptics add votes of 0, which are low only where no reward is negative.
 SCEPTICAL_TASKS = ("CartPole-v1",)
+RECALLING = (
+    "federation.rule=median-mad",
+    "federation.replay_batch=992",
+)
 AGENT_CHOICES = (
     "agents.optimizer=adam",
     "agents.warm_up=uniform",
@@ -49,7 +53,7 @@ SUFFIXES = {
         "with a server and agents beyond the paper's",
         (*SERVER_CHOICES, *FIRST_SERVER, *AGENT_CHOICES),
     ),
-    PLUS: ("with a server beyond the paper's", (*SERVER_CHOICES, *PESSIMISTIC_SERVER)),
+    PLUS: ("with a server beyond the paper's", (*SERVER_CHOICES, *REMEMBERING_SERVER)),
 }
 
 
@@ -74,8 +78,10 @@ def past_the_paper(text: str, suffix: str) -> str:
     """Return the text of a preset with the choices of a suffix."""
     content, description = tomllib.loads(text), text.splitlines()[0]
     added, choices = SUFFIXES[suffix]
-    if suffix == PLUS and content["environment"]["id"] in SCEPTICAL_TASKS:
-        choices = (*choices, *SCEPTICS)
+    if suffix == PLUS:
+        random_env_steps = round(RANDOM_BUDGET_SHARE * content["budget"]["env_steps_per_agent"])
+        choices += (f"federation.random_actions_env_steps={random_env_steps}",)
+        choices += SCEPTICS if content["environment"]["id"] in SCEPTICAL_TASKS else RECALLING
     for override in choices:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
