@@ -346,7 +346,7 @@ PLUS_OF += ["acrobot-n5", "mountaincar-n5"]
 
 
 @pytest.mark.parametrize("preset", PLUS_OF)
-def test_every_plus_preset_makes_the_same_choices(preset: str) -> None:
+def test_plus_presets_make_the_choices_of_their_task(preset: str) -> None:
     """Agents, budget and the ratio of server steps to agents' steps are those of the paper."""
     paper, plus, both = (
         read_settings(preset_text(f"{preset}{suffix}")) for suffix in ("", PLUS, PLUS_AGENTS)

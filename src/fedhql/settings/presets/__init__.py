@@ -7,6 +7,7 @@ with the suffix -plus has the same agents and tasks, and a server that goes beyo
 
 import tomllib
 from importlib.resources import files
+from typing import Any
 
 import tomli_w
 
@@ -14,7 +15,7 @@ from fedhql.errors import SettingsError
 from fedhql.settings.overrides import apply_override
 
 PLUS, PLUS_AGENTS = "-plus", "-plus-agents"
-# The same for every task and any N, but for SCEPTICS and RECALLING. docs/plus.md has the searches.
+# The same for every task and any N; docs/plus.md has the searches behind all choices.
 SERVER_CHOICES = (
     "federation.broadcast=all-actions",
     "federation.server_environments=carry-over",
@@ -25,7 +26,7 @@ REMEMBERING_SERVER = (
     "federation.replay_capacity=200000",
     "federation.random_actions=0.3",
 )
-# Random actions stop when an agent has spent this part of its budget.
+# Random actions stop when an agent's own env steps are this share of its budget.
 RANDOM_BUDGET_SHARE = 0.05
 SCEPTICS = (
     "federation.rule=sceptical",
@@ -53,7 +54,7 @@ SUFFIXES = {
         "with a server and agents beyond the paper's",
         (*SERVER_CHOICES, *FIRST_SERVER, *AGENT_CHOICES),
     ),
-    PLUS: ("with a server beyond the paper's", (*SERVER_CHOICES, *REMEMBERING_SERVER)),
+    PLUS: ("with a server beyond the paper's", SERVER_CHOICES),
 }
 
 
@@ -79,14 +80,22 @@ def past_the_paper(text: str, suffix: str) -> str:
     content, description = tomllib.loads(text), text.splitlines()[0]
     added, choices = SUFFIXES[suffix]
     if suffix == PLUS:
-        random_env_steps = round(RANDOM_BUDGET_SHARE * content["budget"]["env_steps_per_agent"])
-        choices += (f"federation.random_actions_env_steps={random_env_steps}",)
-        choices += SCEPTICS if content["environment"]["id"] in SCEPTICAL_TASKS else RECALLING
+        choices += _choices_of_task(content)
     for override in choices:
         apply_override(content, override)
     for key in ("self_learning_env_steps", "query_batch"):
         content["federation"][key] //= ROUND_FREQUENCY
     return f"{description}, {added}\n\n{tomli_w.dumps(content)}"
+
+
+def _choices_of_task(content: dict[str, Any]) -> tuple[str, ...]:
+    random_env_steps = round(RANDOM_BUDGET_SHARE * content["budget"]["env_steps_per_agent"])
+    is_sceptical = content["environment"]["id"] in SCEPTICAL_TASKS
+    return (
+        *REMEMBERING_SERVER,
+        f"federation.random_actions_env_steps={random_env_steps}",
+        *(SCEPTICS if is_sceptical else RECALLING),
+    )
 
 
 def preset_description(name: str) -> str:
