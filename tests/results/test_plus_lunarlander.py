@@ -219,14 +219,23 @@ def test_what_leaving_out_shows_of_ten_agents() -> None:
     has = "has {:.0f} after self-learning, {:.0f} after rounds and {:.0f} for the consensus policy."
     assert has.format(*(half.mean() for half in on_h200)) in page
     here = halves(run, FEDHQL)
-    sure = {"pessimism=0", "replay_batch=0", "rule=median-mad", "server_environments=reset"}
-    always = {(arm, i) for arm in (*sure, "broadcast=chosen") for i in (0, 1)}
-    assert shown(name, here) == always | {("random_actions=0", 0), ("random_actions=0", 1)}
+    sure = (
+        "broadcast=chosen",
+        "learning_rate=0.05",
+        "pessimism=0",
+        "replay_batch=0",
+        "rule=median-mad",
+        "server_environments=reset",
+    )
+    random, memory = "random_actions=0", "replay_capacity=50000"
+    always = {(arm, i) for arm in sure for i in (0, 1)} | {(memory, 1)}
+    assert shown(name, here) == always | {(random, 0), (random, 1), (memory, 0)}
     assert shown(name, on_h200) == always
     of_chosen = halves(run, "broadcast=chosen")[0]
     high, low = (np.sort(of_chosen[which]) for which in (of_chosen > 100, of_chosen <= 100))
     measures = [
-        run.measures[Cell("broadcast=chosen", seed)] for seed in np.flatnonzero(of_chosen <= 100).tolist()
+        run.measures[Cell("broadcast=chosen", seed)]
+        for seed in np.flatnonzero(of_chosen <= 100).tolist()
     ]
     expected = np.array([of.start_values_N.mean() for of in measures])
     *calm, most = np.sort(expected)
