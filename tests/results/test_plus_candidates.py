@@ -170,9 +170,9 @@ def left_out(name: str) -> str:
     """Return the table of a server with one choice taken back."""
     run = load_run(DOCS / "plus" / "leave-one-out" / name)
     has_highest_return = name.startswith("cartpole")
-    last = "all at 500 by" if has_highest_return else "adds to consensus"
+    last = "all at 500 by" if has_highest_return else "change of consensus"
     lines = [
-        "| choice | seeds | second half | after rounds | consensus | adds | adds after rounds "
+        "| choice | seeds | second half | after rounds | consensus | change | change after rounds "
         f"| {last} |",
         "|---|" + "---:|" * 7,
     ]
@@ -368,7 +368,7 @@ def test_what_is_told_of_liars_among_sceptics() -> None:
     )
     audited = load_run(DOCS / "plus" / "auditions" / "cartpole-n5").arms["rule=median-mad"]
     cost = np.mean([curve.second_half_mean() for curve in audited.values()])
-    assert f"With it agents have {cost:.0f} where nobody lies." in words("plus.md")
+    assert f"With it all five agents have {cost:.0f} where nobody lies." in words("plus.md")
 
 
 def test_what_is_told_of_auditions() -> None:

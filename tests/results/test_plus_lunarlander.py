@@ -119,8 +119,8 @@ def test_what_is_told_of_five_agents() -> None:
         f"the mean over agents. With the paper's server it is {of_paper:.0f}, and alone "
         f"{of_alone:.0f}. The mean of the last tenth is {Estimate.of(recent)}, {Estimate.of(more)} "
         f"more than with the paper's server. Agent4 and Agent5 have {fourth:.0f} and {fifth:.0f} "
-        f"there, the others {min(others):.0f} to {max(others):.0f}. There the mean over agents is "
-        f"{np.floor(recent.min()):.0f} or more in every seed." in page
+        f"there, the others {min(others):.0f} to {max(others):.0f}. In the last tenth the mean over "
+        f"agents is {np.floor(recent.min()):.0f} or more in every seed." in page
     )
     told = f"Agent4 and Agent5 have {fourth:.0f} and {fifth:.0f} in the last tenth, the others"
     assert f"{told} {min(others):.0f} to {max(others):.0f} (25 seeds)." in words("limitations.md")
@@ -194,14 +194,16 @@ def test_what_is_told_of_ten_agents() -> None:
 def test_how_many_states_the_servers_ask_about() -> None:
     """In a round of the paper's there are four rounds of `-plus`."""
     times = []
-    for task in ("cartpole-n5", "lunarlander-n5"):
+    for task in ("acrobot-n5", "mountaincar-n5", "cartpole-n5", "lunarlander-n5"):
         paper, plus = (
             read_settings(preset_text(f"{task}{suffix}")).federation for suffix in ("", "-plus")
         )
         rounds = paper.self_learning_env_steps / plus.self_learning_env_steps
         times.append(rounds * (plus.query_batch + plus.replay_batch) / paper.query_batch)
     told = "it asks about {:.0f} times as many states as the paper's on CartPole, and {:.0f} times"
-    assert told.format(*times) in words("plus.md")
+    assert told.format(*times[2:]) in words("plus.md")
+    assert times[0] == times[1]
+    assert f"they ask about {times[0]:.0f} times as many states as without" in words("plus.md")
     told = f"about {plus.query_batch + plus.replay_batch:,} states: {plus.query_batch} new ones and"
     assert f"{told} {plus.replay_batch} from its memory." in words("plus.md")
 
