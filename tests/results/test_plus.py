@@ -282,7 +282,9 @@ def test_what_is_told_of_the_servers() -> None:
         told_of_gain(task, SERVERS[task], arm, kept) for task, arm in PAPERS_BY_TASK.items()
     ]
     assert (
-        "With these seeds alone, the gains over the paper's server are {}, {} and {}.".format(*gains_kept)
+        "With these seeds alone, the gains over the paper's server are {}, {} and {}.".format(
+            *gains_kept
+        )
         in page
     )
     unseen = [row for row in BASELINES if row.seed >= 46]
