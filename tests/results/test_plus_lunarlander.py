@@ -119,8 +119,8 @@ def test_what_is_told_of_five_agents() -> None:
         f"the mean over agents. With the paper's server it is {of_paper:.0f}, and alone "
         f"{of_alone:.0f}. The mean of the last tenth is {Estimate.of(recent)}, {Estimate.of(more)} "
         f"more than with the paper's server. Agent4 and Agent5 have {fourth:.0f} and {fifth:.0f} "
-        f"there, the others {min(others):.0f} to {max(others):.0f}. In the last tenth the mean over "
-        f"agents is {np.floor(recent.min()):.0f} or more in every seed." in page
+        f"there, the others {min(others):.0f} to {max(others):.0f}. In the last tenth the mean "
+        f"over agents is {np.floor(recent.min()):.0f} or more in every seed." in page
     )
     told = f"Agent4 and Agent5 have {fourth:.0f} and {fifth:.0f} in the last tenth, the others"
     assert f"{told} {min(others):.0f} to {max(others):.0f} (25 seeds)." in words("limitations.md")
